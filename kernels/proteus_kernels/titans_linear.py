@@ -1,0 +1,208 @@
+"""Titans with a linear memory M(k) = M^T k: the definition and the chunked form, with capacity masks.
+
+Shapes as in `delta`; M_BHKV. With masks w, p, r (write, predict, output) of one axis and A the anchor:
+
+    grad_t = k_t ((p . A)^T k_t - v_t)^T
+    S_t = where(w, eta_t S - theta_t grad_t, S)        momentum of a locked coordinate stays as it is
+    M_t = where(w, (1 - alpha_t) M + S_t, M)           so does the memory
+    y_t = (r . M_t)^T q_t / sqrt(K)                    read="pre": M_{t-1}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from proteus_kernels.delta import _mask, axis_size
+from proteus_kernels.masks import Counts, counts
+from proteus_kernels.titans_common import Coefficients, TitansState, coefficients, pieces
+
+
+def recurrent(
+    *,
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    log_keep_BTH: Tensor,
+    log_eta_BTH: Tensor,
+    theta_BTH: Tensor,
+    state: TitansState,
+    active: Sequence[int] | None = None,
+    axis: str = "key",
+    gate: str = "both",
+    read: str = "post",
+    decay_locked: str = "masked",
+    inner: int = 16,
+) -> tuple[Tensor, TitansState]:
+    """The definition, one position at a time. Returns y_BTHV and the state."""
+    (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
+    dim = axis_size(axis, heads=memory.shape[1], key=memory.shape[2], value=memory.shape[3])
+    scale, outs = q_BTHK.shape[-1] ** -0.5, []
+    for t in range(q_BTHK.shape[1]):
+        if (state.offset + t) % inner == 0:
+            anchor = memory
+        c = counts(active[t] if active is not None else dim, dim, gate)
+        w, p, r = (_mask(n, axis, memory) for n in (c.write, c.predict, c.output))
+        q, k, v = q_BTHK[:, t], k_BTHK[:, t], v_BTHV[:, t]
+        keep, eta = (x[:, t].exp()[..., None, None] for x in (log_keep_BTH, log_eta_BTH))
+        error = torch.einsum("bhkv,bhk->bhv", anchor * p, k) - v
+        grad = k[..., :, None] * error[..., None, :]
+        momentum = torch.where(w, eta * momentum - theta_BTH[:, t, :, None, None] * grad, momentum)
+        before = memory
+        memory = torch.where(w, keep * memory + momentum, keep * memory if decay_locked == "unmasked" else memory)
+        outs.append(scale * torch.einsum("bhkv,bhk->bhv", (before if read == "pre" else memory) * r, q))
+    offset = (state.offset + q_BTHK.shape[1]) % inner
+    return torch.stack(outs, 1), TitansState(
+        weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset
+    )
+
+
+def chunk(
+    *,
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    log_keep_BTH: Tensor,
+    log_eta_BTH: Tensor,
+    theta_BTH: Tensor,
+    state: TitansState,
+    active: Sequence[int] | None = None,
+    axis: str = "key",
+    gate: str = "both",
+    read: str = "post",
+    decay_locked: str = "masked",
+    inner: int = 16,
+) -> tuple[Tensor, TitansState]:
+    """The chunked form of `recurrent` (same arguments and result): one closed form per inner chunk.
+
+    Pieces never cross an unlock, so each runs on a slice of memory, momentum and anchor; locked parts are not touched.
+    """
+    (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
+    dim = axis_size(axis, heads=memory.shape[1], key=memory.shape[2], value=memory.shape[3])
+    q, k, v = (x.transpose(1, 2) for x in (q_BTHK * q_BTHK.shape[-1] ** -0.5, k_BTHK, v_BTHV))
+    gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
+    length, outs, pre = q.shape[2], [], read == "pre"
+    for start, stop, size, n in pieces(active, length, dim, inner, state.offset):
+        s = slice(start, stop)
+        fresh = (state.offset + start) % inner == 0
+        coef = coefficients(*(g[:, :, s].unflatten(2, (-1, size)) for g in gates), pre=pre)
+        decay = gates[0][:, :, s] if decay_locked == "unmasked" else None
+        y, memory, momentum, anchor = _piece(
+            q[:, :, s], k[:, :, s], v[:, :, s], coef, decay, (memory, momentum, memory if fresh else anchor),
+            counts(n, dim, gate), axis, size, pre,
+        )  # fmt: skip
+        outs.append(y)
+    out = (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
+    offset = (state.offset + length) % inner
+    return out, TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
+
+
+Trio = tuple[Tensor, Tensor, Tensor]
+
+
+def _piece(
+    q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, decay: Tensor | None, state: Trio,
+    c: Counts, axis: str, size: int, pre: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Cut the open slice out of the state, run it, add what an open read sees of the locked part, put it back."""
+    dim = {"head": 1, "key": 2, "value": 3}[axis]
+    w, full = c.write, state[0].shape[dim]
+    if axis == "key" and c.output < full:
+        q = q * (torch.arange(full, device=q.device) < c.output)
+    if w == full:
+        y, *new = _chunks(q, k, v, coef, state, size)
+        if axis == "value" and c.output < full:
+            y = y * (torch.arange(full, device=y.device) < c.output)
+        if axis == "head" and c.output < full:
+            y = torch.cat([y[:, : c.output], torch.zeros_like(y[:, c.output :])], 1)
+        return y, new[0], new[1], new[2]
+    inside = tuple(x.narrow(dim, 0, w) for x in state)
+    locked = tuple(x.narrow(dim, w, full - w) for x in state)
+    read_factor = end = None
+    if decay is not None:  # locked weights decay (the literal, unmasked variant); momentum does not
+        cum = decay.cumsum(-1)
+        read_factor, end = (cum - decay if pre else cum).exp()[..., None], cum[:, :, -1:, None].exp()
+    sees = c.output > w
+    if axis == "key":
+        if c.predict > w:
+            v = v - _anchored(k[..., w:], locked, size, decay)
+        y, *new = _chunks(q[..., :w], k[..., :w], v, coef, inside, size)
+        if sees:
+            y = y + _times(q[..., w:] @ locked[0], read_factor)
+    elif axis == "value":
+        y, *new = _chunks(q, k, v[..., :w], coef, inside, size)
+        rest = _times(q @ locked[0], read_factor) if sees else y.new_zeros(*y.shape[:-1], full - w)
+        y = torch.cat([y, rest], -1)
+    else:
+        mine = {n: x[:, :w] for n, x in vars(coef).items()}
+        y, *new = _chunks(q[:, :w], k[:, :w], v[:, :w], Coefficients(**mine), inside, size)
+        tail_factor = read_factor[:, w:] if read_factor is not None else None
+        rest = _times(q[:, w:] @ locked[0], tail_factor) if sees else torch.zeros_like(v[:, w:])
+        y = torch.cat([y, rest], 1)
+        end = end[:, w:] if end is not None else None
+    last_anchor = _last_anchor(locked, size, q.shape[2], decay if axis != "head" or decay is None else decay[:, w:])
+    kept = (_times(locked[0], end), locked[1], last_anchor)
+    joined = [torch.cat([a, b], dim) for a, b in zip(new, kept, strict=True)]
+    return y, joined[0], joined[1], joined[2]
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def _anchor_factor(decay: Tensor, size: int) -> Tensor:
+    """Decay of a locked row from the piece's start to each position's inner chunk start. [B, H, T]."""
+    chunks = decay.unflatten(2, (-1, size)).sum(-1)
+    return (chunks.cumsum(-1) - chunks).exp().repeat_interleave(size, 2)
+
+
+def _anchored(k: Tensor, locked: Trio, size: int, decay: Tensor | None) -> Tensor:
+    """What the prediction reads from locked rows: the first chunk at its anchor, later ones at the decayed weights."""
+    first = k[:, :, :size] @ locked[2]
+    if k.shape[2] == size:
+        return first
+    rest = k[:, :, size:] @ locked[0]
+    if decay is not None:
+        rest = rest * _anchor_factor(decay, size)[:, :, size:, None]
+    return torch.cat([first, rest], 2)
+
+
+def _last_anchor(locked: Trio, size: int, length: int, decay: Tensor | None) -> Tensor:
+    if length == size:
+        return locked[2]
+    return locked[0] if decay is None else locked[0] * _anchor_factor(decay, size)[:, :, -1, None, None]
+
+
+def _chunks(
+    q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, state: Trio, size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Unmasked inner chunks of one size. The first uses the given anchor, later ones the weights at their start.
+
+    E = K A - V, Y = b (Q M) + f (Q S) - (QK^T . G) E, M' = b_C M + f_C S - K^T (G_C . E), S' = m_C S - K^T (N_C . E).
+    """
+    memory, momentum, anchor = state
+    q, k, v = (x.unflatten(2, (-1, size)) for x in (q, k, v))
+    kt = k.transpose(-1, -2)
+    scores = (q @ kt) * coef.mix
+    to_memory = kt * coef.end_mix[..., None, :]
+    to_momentum = kt * coef.end_surprise[..., None, :]
+    writes = torch.cat([to_memory, to_momentum], -2)
+    ends = [x[..., None, None] for x in (coef.end_keep, coef.end_carry, coef.end_momentum)]
+    rows, memories, momenta, errors = k.shape[-1], [], [], []
+    for n in range(k.shape[2]):
+        anchor = anchor if n == 0 else memory
+        error = k[:, :, n] @ anchor - v[:, :, n]
+        memories.append(memory)
+        momenta.append(momentum)
+        errors.append(error)
+        step = writes[:, :, n] @ error
+        memory = ends[0][:, :, n] * memory + ends[1][:, :, n] * momentum - step[:, :, :rows]
+        momentum = ends[2][:, :, n] * momentum - step[:, :, rows:]
+    y = (
+        (q * coef.keep[..., None]) @ torch.stack(memories, 2)
+        + (q * coef.carry[..., None]) @ torch.stack(momenta, 2)
+        - scores @ torch.stack(errors, 2)
+    )
+    return y.flatten(2, 3), memory, momentum, anchor
