@@ -15,18 +15,21 @@ import numpy as np
 
 from proteus_bench.errors import UsageError
 
-# Past this position a block that has not opened counts as one that never opens.
-_SEARCH_LIMIT = 1 << 40
+MAX_BLOCKS = 1 << 16
+# Past this position a block that has not opened counts as one that never opens; no span may be longer.
+MAX_POSITION = 1 << 40
 
 
 class CapacityError(UsageError):
     """A schedule or a capacity that cannot exist (exit 2)."""
 
 
-def check_int(owner: str, field: str, value: object, low: int) -> None:
-    """Raise CapacityError unless ``value`` is a real int (no bool) of at least ``low``."""
+def check_int(owner: str, field: str, value: object, low: int, high: int | None = None) -> None:
+    """Raise CapacityError unless ``value`` is a real int (no bool) with low <= value (<= high)."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise CapacityError(f"{owner}: {field} must be an integer of at least {low}, not {value!r}")
+    if high is not None and value > high:
+        raise CapacityError(f"{owner}: {field} must be at most {high}, not {value}")
 
 
 def check_fraction(owner: str, field: str, value: object) -> None:
@@ -59,8 +62,8 @@ class Schedule:
             raise TypeError(f"schedule {cls.__name__} must define {need}")
 
     def __post_init__(self) -> None:
-        check_int(self.label, "blocks", self.blocks, 1)
-        check_int(self.label, "span", self.span, 1)
+        check_int(self.label, "blocks", self.blocks, 1, MAX_BLOCKS)
+        check_int(self.label, "span", self.span, 1, MAX_POSITION)
 
     @property
     def label(self) -> str:
@@ -85,7 +88,7 @@ class Schedule:
         high = 1
         while self.active_blocks(high) < block:
             high *= 2
-            if high > _SEARCH_LIMIT:
+            if high > MAX_POSITION:
                 raise CapacityError(f"{self.label} never opens block {block} of {self.blocks}")
         low = high // 2 + 1 if high > 1 else 1
         while low < high:

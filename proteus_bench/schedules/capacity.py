@@ -160,7 +160,7 @@ class Capacity:
         name = f"{self.schedule.label}({params})" if params else self.schedule.label
         choices = " ".join(f"{field}={getattr(self, field)}" for field in CHOICES)
         budget = self.mean_active_fraction()
-        return f"{name} blocks={self.blocks} span={self.span} {choices} mean_active_fraction={budget:.4f}"
+        return f"{name} blocks={self.blocks} span={self.span} {choices} mean_active_fraction={budget:.5g}"
 
     def equivalent_gates(
         self, memory: Literal["matrix", "mlp"], carried_state: bool = False
