@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
+
+import numpy as np
 
 from proteus_bench.schedules.base import CapacityError, Schedule, check_fraction, check_int, check_position
 
@@ -107,7 +110,7 @@ class Bottleneck(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Late(Schedule):
-    """Half of the blocks (rounded up) from the start, the rest after ``floor(start * N)`` positions: fresh capacity alone.
+    """Half of the blocks (rounded up) at first, the rest after ``floor(start * N)`` positions: fresh capacity alone.
 
     Budget for even E: ``1 - start / 2``; it is uniform's at ``start = 1 - 1/E``.
     """
@@ -144,7 +147,7 @@ class Random(Schedule):
         count = self.blocks - 1
         if count == 0:
             return (1,)
-        # With fewer positions than blocks uniform leaves blocks closed, and so must its control (offset N = never seen).
+        # With fewer positions than blocks uniform leaves blocks closed, and so must its control (offset N: never seen).
         low, high = 1, self.span if self.blocks > self.span else self.span - 1
         twin = Uniform(blocks=self.blocks, span=self.span).unlock_times()
         target = sum(min(time - 1, self.span) for time in twin[1:])
@@ -177,8 +180,17 @@ class Reverse(Schedule):
     monotone: ClassVar[bool] = False
 
     def active_blocks(self, t: int) -> int:
-        check_position(t)
-        return max(1, self.blocks - (t - 1) // max(1, self.span // self.blocks))
+        return self.blocks + 1 - self._twin.active_blocks(t)
+
+    def active_blocks_range(self, start: int, n: int) -> np.ndarray:
+        return self.blocks + 1 - self._twin.active_blocks_range(start, n)
+
+    def mean_active_fraction(self, length: int) -> float:
+        return 1 + 1 / self.blocks - self._twin.mean_active_fraction(length)
+
+    @cached_property
+    def _twin(self) -> Uniform:
+        return Uniform(blocks=self.blocks, span=self.span)
 
 
 BUILTIN: dict[str, type[Schedule]] = {

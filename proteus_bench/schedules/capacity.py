@@ -84,13 +84,13 @@ class Capacity:
         return self.blocks == 1 or self.gate == "none" or isinstance(self.schedule, Static)
 
     def block_size(self, dim: int) -> int:
-        """d = floor(dim / E) coordinates a block. Raises CapacityError when ``dim`` has fewer coordinates than blocks."""
+        """d = floor(dim / E) coordinates a block. Raises CapacityError when ``dim`` is smaller than E."""
         if dim < self.blocks:
             raise CapacityError(f"axis {self.axis} has {dim} coordinates, fewer than {self.blocks} blocks")
         return dim // self.blocks
 
     def active_coords(self, k: int, dim: int) -> int:
-        """Active coordinates with ``k`` open blocks: k*d, or all of ``dim`` once k = E (the last takes the remainder)."""
+        """Active coordinates with ``k`` open blocks: k*d, or ``dim`` once k = E (the last block takes the rest)."""
         if not 1 <= k <= self.blocks:
             raise CapacityError(f"k must be between 1 and {self.blocks}, got {k}")
         return dim if k == self.blocks else k * self.block_size(dim)
@@ -110,13 +110,10 @@ class Capacity:
 
     def mean_active_fraction(self, length: int | None = None) -> float:
         """Mean of k/E over the first ``length`` positions (the span by default), in (0, 1]."""
-        n = self.span if length is None else length
-        if n < 1:
-            raise CapacityError(f"length must be at least 1, got {n}")
-        return float(self.schedule.active_blocks_range(0, n).mean()) / self.blocks
+        return self.schedule.mean_active_fraction(self.span if length is None else length)
 
     def segments(self, start: int, n: int) -> list[tuple[int, int, int]]:
-        """Maximal runs of constant k over positions start+1 .. start+n, as ``(offset, length, k)`` with offset from 0."""
+        """Maximal runs of constant k over positions start+1 .. start+n: ``(offset, length, k)``, offset from 0."""
         k_N = self.schedule.active_blocks_range(start, n)
         if n == 0:
             return []

@@ -1,0 +1,14 @@
+"""Settings that every test shares. They are made before any numerical library is imported."""
+
+import os
+
+# Two threads beside another busy process spin on barriers and are far slower than one.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[variable] = "1"
+os.environ.pop("PROTEUS_BENCH_PLUGINS", None)
+
+from hypothesis import settings  # noqa: E402
+
+# Deadlines fail on a loaded machine, and a test that draws new inputs on every run is not a gate.
+settings.register_profile("bench", deadline=None, derandomize=True, max_examples=100, print_blob=True)
+settings.load_profile("bench")
