@@ -21,8 +21,10 @@ class RunSpec(BaseModel):
     """What a run asks for. Fields marked 'place' say where and how it runs, never what it measures.
 
     model: ``[source:]name[+schedule][@size]``. suite: a suite's name. schedules: further schedules of the same model,
-    compared alike. seeds: the first K training seeds (all when None). limit: items per cell (all when None).
-    batch: contexts that are prefilled together; rounding depends on it, so it belongs to the measurement.
+    compared alike.
+    seeds: the first K training seeds (all when None). limit: items per cell (all when None).
+    batch_tokens: tokens of contexts that are prefilled together (one context at the least); the last bits of a
+    log-probability depend on it, so it belongs to the measurement.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -34,7 +36,7 @@ class RunSpec(BaseModel):
     seeds: int | None = Field(default=None, ge=1)
     limit: int | None = Field(default=None, ge=1)
     twin: bool = True
-    batch: int = Field(default=8, ge=1, le=4096)
+    batch_tokens: int = Field(default=4096, ge=1, le=1 << 24)
     device: Literal["cpu"] = "cpu"
     dtype: Literal["float32"] = "float32"
     out: str | None = None  # place

@@ -1,0 +1,65 @@
+"""Our own recurrent models, on the CPU in float32: the scored reference of the micro track."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from proteus_bench.backends.base import Answer, AskIds, BackendInfo, Tokenizer
+from proteus_bench.backends.weights import find_weights
+from proteus_bench.errors import BenchError, UsageError
+from proteus_bench.grammar import ModelSpec
+from proteus_bench.store.canonical import canonical_json
+
+
+class LocalBackend:
+    """One zoo checkpoint under one capacity. Raises InvalidFileError for a bad checkpoint, UsageError for a capacity
+    that the model cannot have (an axis it lacks, blocks that do not divide it)."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        import torch
+        from proteus_models import zoo
+
+        torch.set_num_threads(1)  # parallelism is by processes; two threads spin against each other on a busy machine
+        weights = find_weights(spec)
+        override = None if weights.exact else weights.capacity
+        try:
+            loaded = zoo.load(weights.name, weights.trained, weights.size, seed, capacity=override, root=weights.root)
+        except BenchError:
+            raise
+        except ValueError as error:
+            raise UsageError(f"{spec}: {error}") from error
+        self._model = loaded.model
+        self._tokenizer: Tokenizer = loaded.tokenizer
+        config = loaded.model.config.as_dict()
+        self.info = BackendInfo(
+            model=spec.name,
+            schedule=spec.schedule or "static",
+            size=weights.size,
+            seed=seed,
+            n_params=sum(parameter.numel() for parameter in loaded.model.parameters()),
+            state_bytes=int(loaded.model.init_state(1).nbytes),
+            train_length=weights.train_length,
+            max_length=None,
+            dtype="float32",
+            device="cpu",
+            sha256=loaded.sha256,
+            config_sha256=hashlib.sha256(canonical_json(config)).hexdigest(),
+            tokenizer_sha256=loaded.tokenizer.fingerprint,
+            memory=weights.memory,
+            trained_schedule=weights.trained,
+            capacity=weights.capacity.as_dict(),
+            config=config,
+            recipe=loaded.card,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the checkpoint was trained with."""
+        return self._tokenizer
+
+    def answer(self, contexts: Sequence[Sequence[int]], questions: Sequence[Sequence[AskIds]]) -> list[list[Answer]]:
+        """See `backends.recurrent.answer_recurrent`."""
+        from proteus_bench.backends.recurrent import answer_recurrent
+
+        return answer_recurrent(self._model, contexts, questions)
