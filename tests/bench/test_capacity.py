@@ -1,5 +1,7 @@
 """A capacity turns blocks into coordinates, keeps every open choice by name, and knows which gates are one function."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,7 +45,7 @@ def test_segments_are_maximal_runs_that_rebuild_the_schedule(capacity, start, n)
     rebuilt = [k for _, length, k in segments for _ in range(length)]
     assert rebuilt == capacity.schedule.active_blocks_range(start, n).tolist()
     assert [offset for offset, _, _ in segments] == list(np.cumsum([0, *(length for _, length, _ in segments)])[:-1])
-    assert all(a[2] != b[2] for a, b in zip(segments, segments[1:], strict=False))
+    assert all(a[2] != b[2] for a, b in pairwise(segments))
 
 
 @given(capacity=capacities())
