@@ -191,15 +191,17 @@ def _chunks(
     writes = torch.cat([to_memory, to_momentum], -2)
     ends = [x[..., None, None] for x in (coef.end_keep, coef.end_carry, coef.end_momentum)]
     rows, memories, momenta, errors = k.shape[-1], [], [], []
-    for n in range(k.shape[2]):
+    # unbind, not indexing: the backward of x[:, :, n] fills a whole tensor for every n
+    per_chunk = zip(*(x.unbind(2) for x in (k, v, writes, *ends)), strict=True)
+    for n, (k_n, v_n, write_n, keep, carry, decay) in enumerate(per_chunk):
         anchor = anchor if n == 0 else memory
-        error = k[:, :, n] @ anchor - v[:, :, n]
+        error = k_n @ anchor - v_n
         memories.append(memory)
         momenta.append(momentum)
         errors.append(error)
-        step = writes[:, :, n] @ error
-        memory = ends[0][:, :, n] * memory + ends[1][:, :, n] * momentum - step[:, :, :rows]
-        momentum = ends[2][:, :, n] * momentum - step[:, :, rows:]
+        step_memory, step_momentum = (write_n @ error).split(rows, -2)
+        memory = keep * memory + carry * momentum - step_memory
+        momentum = decay * momentum - step_momentum
     y = (
         (q * coef.keep[..., None]) @ torch.stack(memories, 2)
         + (q * coef.carry[..., None]) @ torch.stack(momenta, 2)

@@ -1,0 +1,155 @@
+"""One decoder for every backbone, and its forkable recurrent state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from proteus_models.config import ModelConfig
+from proteus_models.gdn import GDNMixer
+from proteus_models.titans import TitansLinearMixer, TitansMLPMixer
+
+MIXERS: dict[str, type[nn.Module]] = {"gdn": GDNMixer, "titans": TitansLinearMixer, "titans-mlp": TitansMLPMixer}
+
+
+def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
+    """Apply f to every tensor of nested tuples and state dataclasses."""
+    if isinstance(tree, Tensor):
+        return f(tree)
+    if isinstance(tree, tuple):
+        return tuple(map_tensors(x, f) for x in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{x.name: map_tensors(getattr(tree, x.name), f) for x in fields(tree)})
+    return tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderState:
+    """Every layer's state and the number of tokens consumed (the schedule's clock). Batch is axis 0 everywhere."""
+
+    layers: tuple[Any, ...]
+    position: int = 0
+
+    def fork(self, n: int) -> DecoderState:
+        """Each batch row n times, in order: the state after a context, once per question."""
+        return self._map(lambda x: x.repeat_interleave(n, 0))
+
+    def select(self, rows: slice | list[int]) -> DecoderState:
+        return self._map(lambda x: x[rows])
+
+    def detach(self) -> DecoderState:
+        return self._map(Tensor.detach)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole state, batch included."""
+        sizes: list[int] = []
+        self._map(lambda x: sizes.append(x.numel() * x.element_size()) or x)  # type: ignore[func-returns-value]
+        return sum(sizes)
+
+    def _map(self, f: Callable[[Tensor], Tensor]) -> DecoderState:
+        return replace(self, layers=map_tensors(self.layers, f))
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.up(x).chunk(2, -1)
+        return self.down(nn.functional.silu(gate) * value)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm_mixer = nn.RMSNorm(config.d_model, eps=1e-5)
+        self.mixer = MIXERS[config.mixer](config)
+        self.norm_mlp = nn.RMSNorm(config.d_model, eps=1e-5)
+        self.mlp = SwiGLU(config.d_model, config.mlp_hidden)
+
+    def forward(self, x: Tensor, state: Any, active: list[int] | None, form: str) -> tuple[Tensor, Any]:
+        y, state = self.mixer(self.norm_mixer(x), state, active, form)
+        x = x + y
+        return x + self.mlp(self.norm_mlp(x)), state
+
+
+class DecoderLM(nn.Module):
+    """Causal language model with a fixed-size recurrent state. ids_BT -> logits.
+
+    The schedule's clock is `state.position`: continuing from a state continues the schedule.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        mixer = MIXERS[config.mixer]
+        if config.capacity.axis not in mixer.axes:  # type: ignore[operator]
+            raise ValueError(
+                f"{config.mixer} has no {config.capacity.axis} axis; one of {', '.join(mixer.axes)}"  # type: ignore[arg-type]
+            )
+        if config.capacity.axis == "key" and config.capacity.gate == "write" and (
+            config.capacity.key_norm != "before_mask"
+        ):
+            raise ValueError("gate=write on the key axis reads with the whole key: key_norm must be before_mask")
+        if not config.capacity.is_static:
+            config.capacity.check_axis(config.axis_dim())
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.d_model)
+        nn.init.normal_(self.embed.weight, std=0.02)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = nn.RMSNorm(config.d_model, eps=1e-5)
+
+    def init_state(self, batch: int) -> DecoderState:
+        """The state before the first token."""
+        return DecoderState(layers=tuple(b.mixer.init_state(batch) for b in self.blocks))
+
+    def active(self, start: int, length: int) -> list[int] | None:
+        """Open coordinates at positions start+1 .. start+length; None when static (the base model, bit for bit)."""
+        cap = self.config.capacity
+        if cap.is_static or cap.gate == "none":
+            return None
+        return cap.active_coords_range(start, length, self.config.axis_dim()).tolist()
+
+    def hidden(
+        self, ids_BT: Tensor, state: DecoderState | None = None, form: str = "chunk"
+    ) -> tuple[Tensor, DecoderState]:
+        """Final-norm hidden states h_BTD and the state after the last token."""
+        state = state or self.init_state(ids_BT.shape[0])
+        active = self.active(state.position, ids_BT.shape[1])
+        x, layers = self.embed(ids_BT), []
+        for block, layer in zip(self.blocks, state.layers, strict=True):
+            x, layer = block(x, layer, active, form)
+            layers.append(layer)
+        return self.norm(x), DecoderState(layers=tuple(layers), position=state.position + ids_BT.shape[1])
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Tied output matrix; call it on labelled positions only, it is the dearest product of a small model."""
+        return nn.functional.linear(h, self.embed.weight)
+
+    def prefill(self, ids_BT: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
+        """Logits_BV at the last position only, and the state."""
+        h, state = self.hidden(ids_BT, state)
+        return self.logits(h[:, -1]), state
+
+    def forward(
+        self, ids_BT: Tensor, state: DecoderState | None = None, return_state: bool = False, form: str = "chunk"
+    ) -> Any:
+        """logits_BTV, with the state after the last token when asked for."""
+        h, state = self.hidden(ids_BT, state, form)
+        return (self.logits(h), state) if return_state else self.logits(h)
+
+    def documents(self, ids_BT: Tensor, starts: list[list[int]]) -> Tensor:
+        """logits_BTV of packed rows. origin=document: memory and schedule restart at each start (0-based, sorted)."""
+        if self.config.capacity.origin == "window":
+            return self(ids_BT)
+        rows = []
+        for ids, cuts in zip(ids_BT, starts, strict=True):
+            edges = [*sorted({0, *cuts}), len(ids)]
+            rows.append(torch.cat([self(ids[None, a:b]) for a, b in zip(edges, edges[1:], strict=False)], 1))
+        return torch.cat(rows)

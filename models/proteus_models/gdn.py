@@ -1,0 +1,55 @@
+"""Gated DeltaNet mixer (Yang et al., arXiv 2412.06464) over `proteus_kernels.delta`."""
+
+from __future__ import annotations
+
+import torch
+from proteus_kernels import delta
+from torch import Tensor, nn
+
+from proteus_models.config import ModelConfig
+from proteus_models.layers import GatedOutput, Projections
+
+GDNState = tuple[Tensor, Tensor]  # convolution tail, S_BHKV in fp32 (or fp64 in an fp64 model)
+
+
+class GDNMixer(nn.Module):
+    """x_BTD -> y_BTD. log decay = -exp(A) softplus(W_a x + dt), beta = sigmoid(W_b x), per head."""
+
+    axes = ("key", "value", "head")
+    memory = "matrix"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        h = config.n_heads
+        self.projections = Projections(config)
+        self.gates = nn.Linear(config.d_model, 2 * h)
+        self.log_rate = nn.Parameter(torch.zeros(h))
+        self.output = GatedOutput(config)
+        with torch.no_grad():  # decay starts near 1 (a half-life of about 5,000 tokens) and beta at one half
+            self.gates.weight.mul_(0.1)
+            self.gates.bias[:h].fill_(-9.0)
+            self.gates.bias[h:].zero_()
+        if config.capacity.m0 == "learned":
+            self.m0 = nn.Parameter(torch.randn(h, config.head_k, config.head_v) * config.head_k**-0.5)
+
+    def init_state(self, batch: int) -> GDNState:
+        c, like = self.config, self.log_rate
+        shape = (batch, c.n_heads, c.head_k, c.head_v)
+        m0 = self.m0.expand(shape) if c.capacity.m0 == "learned" else like.new_zeros(shape)
+        return self.projections.tail(batch, like), m0
+
+    def forward(
+        self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str = "chunk"
+    ) -> tuple[Tensor, GDNState]:
+        c, cap = self.config, self.config.capacity
+        q, k, v, tail = self.projections(x_BTD, state[0], active)
+        a, b = self.gates(x_BTD).chunk(2, -1)
+        extra = {"chunk_size": c.chunk} if form == "chunk" else {}
+        y, memory = getattr(delta, form)(
+            q_BTHK=q, k_BTHK=k, v_BTHV=v,
+            log_decay_BTH=-self.log_rate.exp() * nn.functional.softplus(a), beta_BTH=b.sigmoid(),
+            state_BHKV=state[1], active=active, axis=cap.axis, gate=cap.gate, read=cap.read,
+            decay_locked=cap.decay_locked, **extra,
+        )  # fmt: skip
+        return self.output(y, x_BTD), (tail, memory)

@@ -1,0 +1,125 @@
+"""A recipe and a seed -> trained models of the zoo: the shared trunk, then every branch from its weights."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from proteus_bench.errors import UsageError
+from proteus_bench.grammar import capacity_from
+from proteus_bench.schedules import Capacity
+
+from proteus_models.checkpoint import save_checkpoint
+from proteus_models.config import ModelConfig
+from proteus_models.decoder import DecoderLM
+from proteus_models.recipe import Branch, Phase, Recipe
+from proteus_models.tokenizer import MicroTokenizer
+from proteus_models.train import PhaseTrainer, Progress
+from proteus_models.train_data import DataConfig, RowSource
+from proteus_models.zoo import zoo_root
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def dry_run(recipe: Recipe) -> dict[str, Any]:
+    """Parameters and tokens without training: what the recipe would cost."""
+    model = DecoderLM(_config(recipe, recipe.branches[0], _vocab()))
+    n = sum(p.numel() for p in model.parameters())
+    tokens = recipe.trunk.tokens + recipe.branch.tokens * len(recipe.branches)
+    body = n - model.embed.weight.numel()
+    return {
+        "recipe": recipe.name, "recipe_sha256": recipe.sha256, "parameters": n, "trunk_tokens": recipe.trunk.tokens,
+        "branch_tokens": recipe.branch.tokens, "branches": [b.name for b in recipe.branches], "tokens_per_seed": tokens,
+        "flops_per_seed_6nd_without_embedding": 6 * body * tokens,
+    }  # fmt: skip
+
+
+def train_recipe(
+    recipe: Recipe, seed: int, work: Path, *, zoo: Path, only: tuple[str, ...] = (), report: Report = print
+) -> list[Path]:
+    """Train (or resume) one seed; finished branches are written to `zoo/<name>/seed<k>` and never trained twice."""
+    names = [b.name for b in recipe.branches]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"recipe {recipe.name} has no branch {name!r}; it has {', '.join(names)}")
+    tokenizer = MicroTokenizer.from_file(zoo_root() / "tokenizer.json")
+    source = RowSource(tokenizer, DataConfig(**recipe.data), seed)
+    trunk_config = _config(recipe, None, tokenizer.vocab_size)
+    base = work / f"{recipe.name}-{recipe.sha256[:8]}-seed{seed}"
+    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, source, base / "trunk", "trunk", seed, report)
+    written = []
+    for branch in recipe.branches:
+        target = zoo / branch.name / f"seed{seed}"
+        if only and branch.name not in only:
+            continue
+        if (target / "card.json").exists():
+            written.append(target)
+            continue
+        config = _config(recipe, branch, tokenizer.vocab_size)
+        model, progress = _phase(
+            config, trunk.state_dict(), recipe.branch, source, base / branch.name, "branch", seed, report
+        )
+        model.config = config  # the span back at N
+        card = _card(recipe, branch, config, seed, trunk_progress, progress, tokenizer, model)
+        save_checkpoint(target, model, card)
+        written.append(target)
+    return written
+
+
+def _vocab() -> int:
+    return MicroTokenizer.from_file(zoo_root() / "tokenizer.json").vocab_size
+
+
+def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
+    """The model of a branch; the trunk (None) is the static model on the first branch's axis."""
+    span = recipe.model["train_length"]
+    first = branch or recipe.branches[0]
+    fields = dict(first.capacity)
+    if branch is None or branch.schedule == "static":
+        choices = {k: v for k, v in fields.items() if k in ("axis", "read", "m0")}
+        capacity = Capacity.static(span=span, **choices)
+    else:
+        capacity = capacity_from(branch.schedule, span=span, **fields)
+    return ModelConfig(vocab_size=vocab, capacity=capacity, **recipe.model)
+
+
+def _phase(
+    config: ModelConfig, weights: dict[str, Any] | None, phase: Phase, source: RowSource, folder: Path, label: str,
+    seed: int, report: Report,
+) -> tuple[DecoderLM, Progress]:  # fmt: skip
+    torch.manual_seed(seed)
+    model = DecoderLM(config)
+    if weights is not None:
+        model.load_state_dict(weights)
+    trainer = PhaseTrainer(model, phase, source, folder, label=label)
+    progress = trainer.run(lambda row: report({"model": folder.name, "seed": seed, **row}))
+    return model, progress
+
+
+def _card(
+    recipe: Recipe, branch: Branch, config: ModelConfig, seed: int, trunk: Progress, own: Progress,
+    tokenizer: MicroTokenizer, model: DecoderLM,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "name": branch.name, "seed": seed, "status": "diverged" if "diverged" in (trunk.status, own.status) else "complete",
+        "train_length": config.train_length, "capacity": config.capacity.as_dict(),
+        "n_parameters": sum(p.numel() for p in model.parameters()),
+        "state_bytes": model.init_state(1).nbytes,
+        "recipe": recipe.name, "recipe_sha256": recipe.sha256, "protocol": "branching",
+        "tokenizer": tokenizer.fingerprint, "data": asdict(DataConfig(**recipe.data)), "data_split": "train",
+        "trunk": _summary(trunk), "branch": _summary(own), "tokens": trunk.tokens + own.tokens,
+        "machine": {"torch": torch.__version__, "threads": torch.get_num_threads(), "python": platform.python_version()},
+        "written": time.strftime("%Y-%m-%d", time.gmtime()),
+    }  # fmt: skip
+
+
+def _summary(p: Progress) -> dict[str, Any]:
+    kept = ("step", "tokens", "answer_loss", "digit_accuracy", "crossed_90_at", "seconds", "status", "history")
+    return json.loads(json.dumps({k: round(v, 4) if isinstance(v := getattr(p, k), float) else v for k in kept}))
+

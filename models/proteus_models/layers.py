@@ -1,0 +1,89 @@
+"""Pieces that every mixer uses: norms, the short causal convolution, the projections to q, k, v."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from proteus_models.config import ModelConfig
+
+
+def l2_normalise(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(sum x^2 + eps) over the last axis."""
+    return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
+
+
+class ShortConv(nn.Module):
+    """Depthwise causal convolution with SiLU, as shifted products (a CPU conv1d's backward is about 10x slower).
+
+    x_BTD and the last width-1 inputs before it, tail_BWD; returns the output and the new tail.
+    """
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, dim))
+        nn.init.constant_(self.weight[-1], 1.0)
+        nn.init.normal_(self.weight[:-1], std=0.3)
+
+    def forward(self, x_BTD: Tensor, tail_BWD: Tensor) -> tuple[Tensor, Tensor]:
+        padded = torch.cat([tail_BWD, x_BTD], 1)
+        width, length = self.weight.shape[0], x_BTD.shape[1]
+        y = padded[:, :length] * self.weight[0]
+        for i in range(1, width):
+            y = torch.addcmul(y, padded[:, i : i + length], self.weight[i])
+        return nn.functional.silu(y), padded[:, length:]
+
+
+def key_norm(x_BTHK: Tensor, active: list[int] | None, how: str, eps: float) -> Tensor:
+    """Normalise q or k under the three readings of the paper: L2 before the mask, after it, or compensated.
+
+    `active` holds the open key coordinates per position; the kernel masks again, which changes nothing.
+    """
+    if active is None or how == "before_mask":
+        return l2_normalise(x_BTHK, eps)
+    dim = x_BTHK.shape[-1]
+    n = torch.tensor(active, device=x_BTHK.device)[:, None, None]
+    mask = torch.arange(dim, device=x_BTHK.device) < n
+    if how == "after_mask":
+        return l2_normalise(x_BTHK * mask, eps)
+    return l2_normalise(x_BTHK, eps) * mask * (dim / n).sqrt().to(x_BTHK.dtype)
+
+
+class Projections(nn.Module):
+    """q, k, v of all heads through one matrix and one short convolution; q and k normalised."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        h = config.n_heads
+        self.sizes = [h * config.head_k, h * config.head_k, h * config.head_v]
+        self.linear = nn.Linear(config.d_model, sum(self.sizes), bias=False)
+        self.conv = ShortConv(sum(self.sizes), config.conv_width)
+
+    def tail(self, batch: int, like: Tensor) -> Tensor:
+        return like.new_zeros(batch, self.config.conv_width - 1, sum(self.sizes))
+
+    def forward(
+        self, x_BTD: Tensor, tail: Tensor, active: list[int] | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        c, cap = self.config, self.config.capacity
+        mixed, tail = self.conv(self.linear(x_BTD), tail)
+        q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in mixed.split(self.sizes, -1))
+        on_key = active if cap.axis == "key" else None
+        q = key_norm(q, on_key if cap.gate in ("both", "read") else None, cap.key_norm, c.eps)
+        k = key_norm(k, on_key if cap.gate == "both" else None, cap.key_norm, c.eps)
+        return q, k, v, tail
+
+
+class GatedOutput(nn.Module):
+    """RMSNorm per head, SiLU gate from the layer's input, output projection."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.n_heads * config.head_v
+        self.norm = nn.RMSNorm(config.head_v, eps=1e-5)
+        self.gate = nn.Linear(config.d_model, width, bias=False)
+        self.out = nn.Linear(width, config.d_model, bias=False)
+
+    def forward(self, y_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
+        return self.out(self.norm(y_BTHV).flatten(2) * nn.functional.silu(self.gate(x_BTD)))

@@ -1,0 +1,103 @@
+"""A training recipe: one TOML file, strict, for a shared trunk and the branches that continue from it.
+
+Branching protocol: per seed ONE static model is trained on short rows until recall is there (the trunk); every branch then
+continues from those weights on long rows with its own capacity and equal tokens, so twins are paired by construction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be read as it stands."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """`tokens` on rows of `length`; `batch_tokens` a step. `until` ends a stage early when the running answer loss is under it."""
+
+    length: int
+    tokens: int
+    batch_tokens: int = 4096
+    until: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Stages under one learning-rate schedule: warm-up, constant, linear decay over the last `decay` of the tokens."""
+
+    stages: tuple[Stage, ...]
+    lr: float = 3e-3
+    warmup_steps: int = 100
+    decay: float = 0.3
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+    @property
+    def tokens(self) -> int:
+        return sum(s.tokens for s in self.stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """One model of the zoo: `schedule` and capacity fields (blocks, axis, ...); the span follows the row length up to N."""
+
+    name: str
+    schedule: str
+    capacity: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    name: str
+    model: dict[str, Any]
+    data: dict[str, Any]
+    trunk: Phase
+    branch: Phase
+    branches: tuple[Branch, ...]
+    sha256: str
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read and check a recipe; RecipeError names the file and the first thing that is wrong."""
+    try:
+        raw = tomllib.loads(path.read_text("utf-8"))
+        return _recipe(raw)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError) as error:
+        raise RecipeError(f"{path}: {error}") from error
+
+
+def _recipe(raw: dict[str, Any]) -> Recipe:
+    _only(raw, {"name", "model", "data", "trunk", "branch", "branches"}, "recipe")
+    digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
+    branches = tuple(_make(Branch, b) for b in raw["branches"])
+    names = [b.name for b in branches]
+    if len(set(names)) != len(names):
+        raise ValueError("two branches have one name")
+    return Recipe(
+        name=raw["name"], model=raw["model"], data=raw.get("data", {}),
+        trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
+    )  # fmt: skip
+
+
+def _phase(raw: dict[str, Any]) -> Phase:
+    return _make(Phase, raw | {"stages": tuple(_make(Stage, s) for s in raw["stages"])})
+
+
+def _make(kind: type, raw: dict[str, Any]) -> Any:
+    _only(raw, {f.name for f in fields(kind)}, kind.__name__.lower())
+    return kind(**raw)
+
+
+def _only(raw: dict[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(raw) - known)
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]!r} in {where}; known: {', '.join(sorted(known))}")

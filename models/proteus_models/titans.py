@@ -1,0 +1,110 @@
+"""Titans LMM mixers (Behrouz et al., arXiv 2501.00663, Eq. 8-18): a linear and a two-layer MLP memory."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from proteus_kernels import titans_linear, titans_mlp
+from proteus_kernels.titans_common import TitansState
+from torch import Tensor, nn
+
+from proteus_models.config import ModelConfig
+from proteus_models.layers import GatedOutput, Projections
+
+LMMState = tuple[Tensor, TitansState]
+
+
+class TitansGates(nn.Module):
+    """log(1 - alpha), log(eta) and theta per token and head, all data-dependent."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        h = config.n_heads
+        self.theta_max = config.theta_max
+        self.linear = nn.Linear(config.d_model, 3 * h)
+        with torch.no_grad():
+            self.linear.weight.mul_(0.1)
+            self.linear.bias[:h].fill_(9.0)  # forgetting starts near 0
+            self.linear.bias[h : 2 * h].fill_(-2.0)  # momentum starts small
+            self.linear.bias[2 * h :].fill_(0.0)
+
+    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        keep, eta, theta = self.linear(x_BTD).chunk(3, -1)
+        log = nn.functional.logsigmoid
+        return log(keep), log(eta), self.theta_max * theta.sigmoid()
+
+
+class TitansMixer(nn.Module):
+    """x_BTD -> y_BTD; weights, momentum and anchor of the memory are the state. Subclasses name kernel and memory."""
+
+    axes: tuple[str, ...]
+    memory: str
+    kernel: ModuleType
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.projections = Projections(config)
+        self.gates = TitansGates(config)
+        self.output = GatedOutput(config)
+
+    def memory_start(self, batch: int) -> tuple[Tensor, ...]:
+        """M_0, one copy per row of the batch."""
+        raise NotImplementedError
+
+    def init_state(self, batch: int) -> LMMState:
+        tail = self.projections.tail(batch, self.gates.linear.bias)
+        return tail, TitansState.start(self.memory_start(batch))
+
+    def forward(
+        self, x_BTD: Tensor, state: LMMState, active: list[int] | None, form: str = "chunk"
+    ) -> tuple[Tensor, LMMState]:
+        c, cap = self.config, self.config.capacity
+        q, k, v, tail = self.projections(x_BTD, state[0], active)
+        log_keep, log_eta, theta = self.gates(x_BTD)
+        y, memory = getattr(self.kernel, form)(
+            q_BTHK=q, k_BTHK=k, v_BTHV=v, log_keep_BTH=log_keep, log_eta_BTH=log_eta, theta_BTH=theta,
+            state=state[1], active=active, axis=cap.axis, gate=cap.gate, read=cap.read,
+            decay_locked=cap.decay_locked, inner=c.inner,
+        )  # fmt: skip
+        return self.output(y, x_BTD), (tail, memory)
+
+
+class TitansLinearMixer(TitansMixer):
+    """M_BHKV, starting at zero or learned."""
+
+    axes = ("key", "value", "head")
+    memory = "matrix"
+    kernel = titans_linear
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.capacity.m0 == "learned":
+            shape = (config.n_heads, config.head_k, config.head_v)
+            self.m0 = nn.Parameter(torch.randn(shape) * config.head_k**-0.5)
+
+    def memory_start(self, batch: int) -> tuple[Tensor, ...]:
+        c = self.config
+        shape = (batch, c.n_heads, c.head_k, c.head_v)
+        learned = c.capacity.m0 == "learned"
+        return (self.m0.expand(shape) if learned else self.gates.linear.bias.new_zeros(shape),)
+
+
+class TitansMLPMixer(TitansMixer):
+    """W1_BHNK and W2_BHVN, always learned at the start: a zero start has zero gradient."""
+
+    axes = ("hidden",)
+    memory = "mlp"
+    kernel = titans_mlp
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.capacity.m0 != "learned":
+            raise ValueError("an MLP memory needs m0=learned: from a zero start both layers' gradients vanish")
+        h, n = config.n_heads, config.memory_hidden
+        self.w1 = nn.Parameter(torch.randn(h, n, config.head_k) * config.head_k**-0.5)
+        self.w2 = nn.Parameter(torch.randn(h, config.head_v, n) * n**-0.5)
+
+    def memory_start(self, batch: int) -> tuple[Tensor, ...]:
+        return tuple(w.expand(batch, *w.shape) for w in (self.w1, self.w2))

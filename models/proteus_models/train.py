@@ -1,0 +1,180 @@
+"""The training loop: one phase of a recipe on accelerate, checkpointed, exactly resumable, diverging honestly."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from proteus_models.config import ModelConfig
+from proteus_models.decoder import DecoderLM
+from proteus_models.recipe import Phase, Stage
+from proteus_models.train_data import RowSource
+
+Log = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Progress:
+    """Where a phase stands: everything but tensors. Losses are running means (decay 0.97 a step)."""
+
+    step: int = 0
+    stage: int = 0
+    tokens: int = 0
+    stage_tokens: int = 0
+    answer_loss: float = math.nan
+    digit_accuracy: float = 0.0
+    crossed_90_at: int | None = None
+    seconds: float = 0.0
+    status: str = "running"
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Atomic: temporary file, fsync, rename."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w") as f:
+        json.dump(data, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temporary, path)
+
+
+class PhaseTrainer:
+    """Trains `model` through `phase`, writing `folder/{state.safetensors,progress.json}` every `save_every` seconds."""
+
+    def __init__(
+        self, model: DecoderLM, phase: Phase, source: RowSource, folder: Path, *, label: str, save_every: float = 120.0
+    ) -> None:
+        self.accelerator = Accelerator()
+        self.phase, self.source, self.folder, self.label = phase, source, folder, label
+        self.save_every = save_every
+        decayed = [p for p in model.parameters() if p.ndim >= 2]
+        rest = [p for p in model.parameters() if p.ndim < 2]
+        groups = [{"params": decayed, "weight_decay": phase.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=phase.lr, betas=(0.9, 0.98), eps=1e-9)
+        self.raw = model
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.progress = Progress()
+
+    def run(self, log: Log) -> Progress:
+        """To the end of the phase, from the last checkpoint if there is one."""
+        self._resume()
+        p, saved = self.progress, time.monotonic()
+        while p.status == "running" and p.stage < len(self.phase.stages):
+            stage = self.phase.stages[p.stage]
+            began = time.monotonic()
+            self._step(stage)
+            p.seconds += time.monotonic() - began
+            if p.step % 20 == 0 or p.status != "running":
+                log(self._row(stage))
+            done = p.stage_tokens >= stage.tokens or p.answer_loss < stage.until
+            if done:
+                p.history.append(self._row(stage))
+                p.stage, p.stage_tokens = p.stage + 1, 0
+            if time.monotonic() - saved > self.save_every:
+                self._save()
+                saved = time.monotonic()
+        if p.status == "running":
+            p.status = "complete"
+        self._save()
+        return p
+
+    def _step(self, stage: Stage) -> None:
+        p = self.progress
+        rows = max(1, stage.batch_tokens // stage.length)
+        ids, labels, kinds = (torch.from_numpy(x) for x in self.source.batch(self.label, p.step, rows, stage.length))
+        self.raw.config = replace(self.raw.config, capacity=_spanned(self.raw.config, stage.length))
+        for block in self.raw.blocks:
+            block.mixer.config = self.raw.config
+            block.mixer.projections.config = self.raw.config
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.phase.lr * self._factor()
+        h, _ = self.raw.hidden(ids)
+        loss, answer, accuracy = losses(self.raw, h, labels, kinds)
+        self.accelerator.backward(loss)
+        norm = nn.utils.clip_grad_norm_(self.raw.parameters(), self.phase.clip)
+        if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
+            p.status = "diverged"
+            return
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        p.step += 1
+        p.tokens += ids.numel()
+        p.stage_tokens += ids.numel()
+        p.answer_loss = answer if math.isnan(p.answer_loss) else 0.97 * p.answer_loss + 0.03 * answer
+        p.digit_accuracy = 0.97 * p.digit_accuracy + 0.03 * accuracy
+        if p.crossed_90_at is None and p.digit_accuracy > 0.9:
+            p.crossed_90_at = p.tokens
+
+    def _factor(self) -> float:
+        """Warm-up, then constant, then linear to 2% over the last `decay` share; a stage ended early moves the clock on."""
+        p, phase = self.progress, self.phase
+        done = sum(s.tokens for s in phase.stages[: p.stage]) + p.stage_tokens
+        left = 1 - done / phase.tokens
+        tail = min(1.0, 0.02 + 0.98 * left / phase.decay) if phase.decay > 0 else 1.0
+        return min(1.0, (p.step + 1) / max(1, phase.warmup_steps)) * tail
+
+    def _row(self, stage: Stage) -> dict[str, Any]:
+        p = self.progress
+        return {
+            "phase": self.label, "step": p.step, "length": stage.length, "tokens": p.tokens,
+            "answer_loss": round(p.answer_loss, 4), "digit_accuracy": round(p.digit_accuracy, 4),
+            "tokens_per_second": round(p.tokens / max(p.seconds, 1e-9)), "status": p.status,
+        }  # fmt: skip
+
+    def _save(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"model.{n}": t.detach().contiguous() for n, t in self.raw.state_dict().items()}
+        for i, parameter in enumerate(self.raw.parameters()):
+            for name, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{i}.{name}"] = torch.as_tensor(value).detach().clone()
+        temporary = self.folder / "state.tmp"
+        # the progress travels inside the tensors' file: one rename, so the two can never disagree
+        save_file(tensors, temporary, metadata={"progress": json.dumps(vars(self.progress))})
+        os.replace(temporary, self.folder / "state.safetensors")
+        write_json(self.folder / "progress.json", vars(self.progress))
+
+    def _resume(self) -> None:
+        path = self.folder / "state.safetensors"
+        if not path.exists():
+            return
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as f:
+            self.progress = Progress(**json.loads(f.metadata()["progress"]))
+        tensors = load_file(path)
+        self.raw.load_state_dict({n[6:]: t for n, t in tensors.items() if n.startswith("model.")})
+        for i, parameter in enumerate(self.raw.parameters()):
+            prefix = f"optimizer.{i}."
+            found = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+            if found:
+                self.optimizer.state[parameter] = found
+
+
+def _spanned(config: ModelConfig, length: int) -> Any:
+    """The capacity with its span at the current row length: short rows then also reach the last block."""
+    return config.capacity.with_span(min(length, config.train_length))
+
+
+def losses(model: DecoderLM, h_BTD: Tensor, labels: Tensor, kinds: Tensor) -> tuple[Tensor, float, float]:
+    """answer cross-entropy + 0.1 x prose cross-entropy, logits at labelled positions only; with answer loss and accuracy."""
+    at = kinds > 0
+    logits, target, kind = model.logits(h_BTD[at]), labels[at], kinds[at]
+    ce = nn.functional.cross_entropy(logits, target, reduction="none")
+    answers = kind == 1
+    answer = ce[answers].mean()
+    prose = ce[~answers]
+    loss = answer + 0.1 * prose.mean() if len(prose) else answer
+    accuracy = (logits.detach()[answers].argmax(-1) == target[answers]).float().mean()
+    return loss, float(answer.detach()), float(accuracy)
