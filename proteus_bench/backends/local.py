@@ -29,7 +29,7 @@ class LocalBackend:
             raise
         except ValueError as error:
             raise UsageError(f"{spec}: {error}") from error
-        self._model = loaded.model
+        self.model = loaded.model
         self._tokenizer: Tokenizer = loaded.tokenizer
         config = loaded.model.config.as_dict()
         self.info = BackendInfo(
@@ -62,4 +62,4 @@ class LocalBackend:
         """See `backends.recurrent.answer_recurrent`."""
         from proteus_bench.backends.recurrent import answer_recurrent
 
-        return answer_recurrent(self._model, contexts, questions)
+        return answer_recurrent(self.model, contexts, questions)

@@ -1,0 +1,154 @@
+"""The commands and their options. Bodies import what they need, so that --help stays fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
+
+_HELP = """Does opening a fixed-state memory block by block help? Trained models, tasks, statistics and a leaderboard.
+
+Start with: proteus-bench run --model titans+proteus --suite niah16k --limit 5"""
+
+
+def build_app(argv: Sequence[str]) -> typer.Typer:
+    """The Typer application. Task plugins are imported only when ``argv`` asks for ``generate``."""
+    app = typer.Typer(
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    app.command("run")(_run)
+    app.command("list")(_list)
+    app.command("check")(_check)
+    app.command("train")(_train)
+    app.add_typer(_generate(argv), name="generate")
+    app.add_typer(_leaderboard(), name="leaderboard")
+    app.command("plugins")(_plugins)
+    app.command("doctor")(_doctor)
+    return app
+
+
+def _version(value: bool) -> None:
+    if value:
+        from proteus_bench import __version__
+
+        typer.echo(f"proteus-bench {__version__}")
+        raise typer.Exit()
+
+
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+def _run(
+    model: Annotated[str | None, typer.Option(help="[source:]name[+schedule][@size], e.g. titans+proteus.")] = None,
+    suite: Annotated[str | None, typer.Option(help="A suite, e.g. niah16k; see 'list suites'.")] = None,
+    schedules: Annotated[str | None, typer.Option(help="More schedules of the same model: a,b(x=1).")] = None,
+    size: Annotated[str | None, typer.Option(help="Model size, e.g. micro.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="The first K training seeds; default all.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Items per cell; default all of the suite.")] = None,
+    twin: Annotated[bool | None, typer.Option("--twin/--no-twin", help="Run the static twin too (default).")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Context tokens prefilled together.")] = None,
+    out: Annotated[str | None, typer.Option(help="Run folder; default runs-out/<model>-<suite>-<hash>.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default one per CPU.")] = None,
+    executor: Annotated[str | None, typer.Option(help="Where cells run: local.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with the same settings.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    json: Json = False,
+) -> None:
+    """Evaluate a model and its static twin on a suite, with intervals and a paired verdict. Resumes when repeated."""
+    from proteus_bench.cli.run import run_command
+    from proteus_bench.spec import load_spec, split_schedules
+
+    flags: dict[str, Any] = {
+        "model": model, "suite": suite, "size": size, "seeds": seeds, "limit": limit, "twin": twin, "out": out,
+        "batch_tokens": batch_tokens, "workers": workers, "executor": executor,
+        "schedules": None if schedules is None else split_schedules(schedules),
+    }  # fmt: skip
+    raise typer.Exit(run_command(load_spec(flags, config), dry_run=dry_run, as_json=json))
+
+
+def _list(
+    what: Annotated[str, typer.Argument(help="models, suites, schedules or tasks")],
+    json: Json = False,
+) -> None:
+    """List models, suites, schedules or tasks."""
+    from proteus_bench.cli.listing import list_command
+
+    list_command(what, as_json=json)
+
+
+def _check(
+    model: Annotated[str, typer.Argument(help="A model, e.g. titans+proteus.")],
+    json: Json = False,
+) -> None:
+    """Check a model: lock invariant, causality, chunk = definition, continuation, batch = single."""
+    from proteus_bench.cli.check import check_command
+
+    raise typer.Exit(check_command(model, as_json=json))
+
+
+def _train(
+    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML.")],
+    seed: Annotated[int, typer.Option(min=0, help="Training seed.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where the checkpoints go.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    json: Json = False,
+) -> None:
+    """Train the models of a recipe. Repeating the command resumes."""
+    from proteus_bench.cli.train import train_command
+
+    raise typer.Exit(train_command(recipe, seed=seed, out=out, dry_run=dry_run, as_json=json))
+
+
+def _generate(argv: Sequence[str]) -> typer.Typer:
+    group = typer.Typer(help="Write items of a task family to files.", no_args_is_help=True, rich_markup_mode=None)
+    if argv and argv[0] == "generate":
+        from proteus_bench.cli.generate import add_task_commands
+
+        add_task_commands(group)
+    else:
+        group.callback()(lambda: None)
+    return group
+
+
+def _leaderboard() -> typer.Typer:
+    group = typer.Typer(help="Entries computed from run folders.", no_args_is_help=True, rich_markup_mode=None)
+    group.callback()(lambda: None)
+    group.command("add")(_leaderboard_add)
+    return group
+
+
+def _leaderboard_add(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    into: Annotated[Path, typer.Option(help="The leaderboard's folder.")] = Path("leaderboards"),
+    json: Json = False,
+) -> None:
+    """Check a run folder, write its entries and rebuild leaderboard.json."""
+    from proteus_bench.cli.leaderboard import add_command
+
+    add_command(run, into, as_json=json)
+
+
+def _plugins(json: Json = False) -> None:
+    """What is registered by which distribution, and what does not load."""
+    from proteus_bench.cli.listing import plugins_command
+
+    plugins_command(as_json=json)
+
+
+def _doctor(json: Json = False) -> None:
+    """Check versions, GPU, kernels against their definition, folders, free space and plugins."""
+    from proteus_bench.cli.doctor import doctor_command
+
+    raise typer.Exit(doctor_command(as_json=json))
