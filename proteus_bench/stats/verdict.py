@@ -1,0 +1,145 @@
+"""What a comparison shows, in plain words.
+
+Which interval decides, by simulated coverage (tests/bench/test_stats_coverage.py holds it): with one seed there is none
+over seeds, and nothing is claimed about the methods; from two seeds on the crossed ANOVA interval is primary; from five
+on the pigeonhole bootstrap stands beside it as a sensitivity check. Below five it may under-cover and is not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from proteus_bench.stats.bootstrap import pigeonhole_bootstrap
+from proteus_bench.stats.crossed import as_tasks, crossed_anova
+from proteus_bench.stats.intervals import Interval, cluster_mean_ci
+from proteus_bench.stats.paired import sign_flip
+
+MIN_BOOTSTRAP_SEEDS = 5
+
+Outcome = Literal["better", "worse", "not_separable", "identical"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A against B. ``claim`` is "methods" when it reaches beyond these checkpoints, "checkpoints" with one seed."""
+
+    a: str
+    b: str
+    outcome: Outcome
+    claim: Literal["methods", "checkpoints"]
+    primary: Interval
+    bootstrap: Interval | None
+    p_value: float | None
+    sign_flip_p: float | None
+    sign_flip_floor: float | None
+    seeds: int
+    items: int
+    text: str
+
+    @property
+    def rankable(self) -> bool:
+        """Whether a leaderboard may rank by it: never from one seed."""
+        return self.claim == "methods"
+
+
+def primary_method(seeds: int) -> str | None:
+    """Name of the interval that decides with this many seeds; None for one."""
+    return "crossed_anova" if seeds >= 2 else None
+
+
+def p_value(interval: Interval) -> float | None:
+    """Two-sided p of mean zero from a t interval; None when it has no standard error."""
+    if interval.se is None or interval.df is None or interval.se == 0:
+        return None
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(interval.df, -abs(interval.mean) / interval.se))
+
+
+def verdict(
+    a: str,
+    b: str,
+    D: np.ndarray | Sequence[np.ndarray],
+    *,
+    level: float = 0.95,
+    B: int = 10_000,
+    seed: int | str = 0,
+    weights: Sequence[float] | None = None,
+) -> Verdict:
+    """Judge paired differences a - b: ``D[S, N]`` or one matrix per task (see `paired_difference`), each in [-1, 1].
+
+    A is called better (worse) only when the primary interval excludes zero. Differences that are all zero are called
+    identical, with a bound instead of an interval of width zero. One seed judges two checkpoints, not two methods.
+    """
+    tasks, w_K = as_tasks(D, weights)
+    seeds, items = tasks[0].shape[0], sum(task.shape[1] for task in tasks)
+    bounds = (-1.0, 1.0)
+    if seeds == 1:
+        primary = _one_seed(tasks, w_K, level)
+    else:
+        primary = crossed_anova(tasks, level, bounds, [float(w) for w in w_K])
+    bootstrap = flips = None
+    if seeds >= MIN_BOOTSTRAP_SEEDS:
+        bootstrap = pigeonhole_bootstrap(tasks, B, seed, level, bounds, [float(w) for w in w_K]).overall
+    if 2 <= seeds <= 20:
+        flips = sign_flip(np.sum([w * task.mean(axis=1) for w, task in zip(w_K, tasks, strict=True)], axis=0))
+    same = all(not task.any() for task in tasks)
+    outcome: Outcome = "not_separable"
+    if same:
+        outcome = "identical"
+    elif primary.excludes_zero:
+        outcome = "better" if primary.mean > 0 else "worse"
+    return Verdict(
+        a=a,
+        b=b,
+        outcome=outcome,
+        claim="methods" if seeds > 1 else "checkpoints",
+        primary=primary,
+        bootstrap=bootstrap,
+        p_value=p_value(primary) if seeds > 1 else None,
+        sign_flip_p=flips[0] if flips else None,
+        sign_flip_floor=flips[1] if flips else None,
+        seeds=seeds,
+        items=items,
+        text=_words(a, b, outcome, primary, seeds, items),
+    )
+
+
+def _one_seed(tasks: list[np.ndarray], w_K: np.ndarray, level: float) -> Interval:
+    """Items are the only source of variation: an item-clustered interval for one task, their sum for several."""
+    parts = [cluster_mean_ci(task[0], level=level, bounds=(-1.0, 1.0)) for task in tasks]
+    if len(parts) == 1:
+        return parts[0]
+    mean = float(sum(w * part.mean for w, part in zip(w_K, parts, strict=True)))
+    n = sum(part.n for part in parts)
+    if any(part.lo is None or part.hi is None for part in parts):
+        return Interval(mean, None, None, n, "item_cluster_t", level, note="one item in a task: no interval")
+    # Half-widths of independent tasks add in squares; sides are kept apart because bounds cut them unequally.
+    down = sum((w * (part.mean - (part.lo or 0.0))) ** 2 for w, part in zip(w_K, parts, strict=True)) ** 0.5
+    up = sum((w * ((part.hi or 0.0) - part.mean)) ** 2 for w, part in zip(w_K, parts, strict=True)) ** 0.5
+    return Interval(mean, float(mean - down), float(mean + up), n, "item_cluster_t", level)
+
+
+def _words(a: str, b: str, outcome: Outcome, primary: Interval, seeds: int, items: int) -> str:
+    size = f"{seeds} {'seed' if seeds == 1 else 'seeds'} x {items} {'item' if items == 1 else 'items'}"
+    if primary.lo is None or primary.hi is None:
+        span = f"no interval ({primary.note})"
+    else:
+        span = f"[{100 * primary.lo:.1f}, {100 * primary.hi:.1f}]"
+    points = 100 * primary.mean
+    if outcome == "identical":
+        text = f"{a} and {b} are identical on every item, difference within {span} points, {size}"
+    elif outcome == "not_separable":
+        where = f"n={items} items, {size.split(' x ')[0]}"
+        text = f"{a} and {b} are not separable at {where}: difference {points:+.1f} points {span}"
+    elif outcome == "better":
+        text = f"{a} is better than {b} by {points:.1f} points {span}, {size}"
+    else:
+        text = f"{a} is worse than {b} by {-points:.1f} points (difference {points:+.1f} {span}), {size}"
+    if seeds == 1:
+        text += "; one seed: this compares two checkpoints, nothing is claimed about the methods"
+    return text
