@@ -133,7 +133,7 @@ def _suite_variance(tasks: list[np.ndarray], w_K: np.ndarray) -> tuple[float, fl
     floor = float(res_K.sum())
     total = seed_part + float(item_K.sum()) - floor
     one_K = np.array([c.items - 1 for c in parts])
-    if total <= 0:
+    if max(total, floor) <= 0:
         return 0.0, 1.0
     if total < floor:
         return floor, floor**2 / float((res_K**2 / ((seeds - 1) * one_K)).sum())

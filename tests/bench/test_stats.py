@@ -314,6 +314,7 @@ def test_one_seed_claims_nothing_about_the_methods():
 
 def test_planning_numbers():
     assert minimum_detectable_effect(0, 1 / 9, 0, 1, 969) == pytest.approx(0.03, rel=1e-4)
-    assert minimum_detectable_effect(0.03**2, 0.3**2, 0.4**2, 5, 500) == pytest.approx(2.8016 * math.sqrt(424e-6), rel=1e-4)
+    by_hand = (1.95996 + 0.84162) * math.sqrt(0.0009 / 5 + 0.09 / 500 + 0.16 / 2500)
+    assert minimum_detectable_effect(0.03**2, 0.3**2, 0.4**2, 5, 500) == pytest.approx(by_hand, rel=1e-4)
     c = components(np.random.default_rng(7).normal(size=(5, 40)))
     assert len(c.variances()) == 3 and min(c.variances()) >= 0
