@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from proteus_bench.errors import UsageError
-from proteus_bench.grammar import capacity_from
-from proteus_bench.schedules import Capacity
+from proteus_bench.grammar import parse_model
+from proteus_bench.schedules import BUILTIN, Capacity
 
 from proteus_models.checkpoint import save_checkpoint
 from proteus_models.config import ModelConfig
@@ -77,16 +77,14 @@ def _vocab() -> int:
 
 
 def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
-    """The model of a branch; the trunk (None) is the static model on the first branch's axis."""
+    """The model of a branch; the trunk (None) is the static model with the recipe's own axis and start."""
     span = recipe.model["train_length"]
-    first = branch or recipe.branches[0]
-    fields = dict(first.capacity)
-    if branch is None or branch.schedule == "static":
-        choices = {k: v for k, v in fields.items() if k in ("axis", "read", "m0")}
-        capacity = Capacity.static(span=span, **choices)
-    else:
-        capacity = capacity_from(branch.schedule, span=span, **fields)
-    return ModelConfig(vocab_size=vocab, capacity=capacity, **recipe.model)
+    static = Capacity.static(span=span, **recipe.capacity)
+    capacity = static
+    if branch is not None and branch.schedule != "static":
+        spec = parse_model(f"{recipe.backbone}+{branch.schedule}", models=[recipe.backbone], schedules=BUILTIN)
+        capacity = spec.capacity(static)
+    return ModelConfig(mixer=recipe.backbone, vocab_size=vocab, capacity=capacity, **recipe.model)
 
 
 def _phase(

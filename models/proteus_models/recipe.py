@@ -36,6 +36,7 @@ class Phase:
 
     stages: tuple[Stage, ...]
     lr: float = 3e-3
+    muon_lr: float = 0.0
     warmup_steps: int = 100
     decay: float = 0.3
     weight_decay: float = 0.01
@@ -48,17 +49,21 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """One model of the zoo: `schedule` and capacity fields (blocks, axis, ...); the span follows the row length up to N."""
+    """One model of the zoo and its schedule (`static`, or the grammar's text after the plus sign).
+
+    While training, the span follows the row length, up to N at the end.
+    """
 
     name: str
     schedule: str
-    capacity: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     name: str
+    backbone: str
     model: dict[str, Any]
+    capacity: dict[str, str]
     data: dict[str, Any]
     trunk: Phase
     branch: Phase
@@ -76,14 +81,14 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def _recipe(raw: dict[str, Any]) -> Recipe:
-    _only(raw, {"name", "model", "data", "trunk", "branch", "branches"}, "recipe")
+    _only(raw, {"name", "backbone", "model", "capacity", "data", "trunk", "branch", "branches"}, "recipe")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
     branches = tuple(_make(Branch, b) for b in raw["branches"])
     names = [b.name for b in branches]
     if len(set(names)) != len(names):
         raise ValueError("two branches have one name")
     return Recipe(
-        name=raw["name"], model=raw["model"], data=raw.get("data", {}),
+        name=raw["name"], backbone=raw["backbone"], model=raw["model"], capacity=raw["capacity"], data=raw.get("data", {}),
         trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
     )  # fmt: skip
 

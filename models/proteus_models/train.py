@@ -59,12 +59,9 @@ class PhaseTrainer:
         self.accelerator = Accelerator()
         self.phase, self.source, self.folder, self.label = phase, source, folder, label
         self.save_every = save_every
-        decayed = [p for p in model.parameters() if p.ndim >= 2]
-        rest = [p for p in model.parameters() if p.ndim < 2]
-        groups = [{"params": decayed, "weight_decay": phase.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=phase.lr, betas=(0.9, 0.98), eps=1e-9)
         self.raw = model
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.model = self.accelerator.prepare(model)
+        self.optimizers = [self.accelerator.prepare(o) for o in optimizers(model, phase)]
         self.progress = Progress()
 
     def run(self, log: Log) -> Progress:
@@ -98,8 +95,9 @@ class PhaseTrainer:
         for block in self.raw.blocks:
             block.mixer.config = self.raw.config
             block.mixer.projections.config = self.raw.config
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.phase.lr * self._factor()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["base_lr"] * self._factor()
         h, _ = self.raw.hidden(ids)
         loss, answer, accuracy = losses(self.raw, h, labels, kinds)
         self.accelerator.backward(loss)
@@ -107,8 +105,9 @@ class PhaseTrainer:
         if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
             p.status = "diverged"
             return
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         p.step += 1
         p.tokens += ids.numel()
         p.stage_tokens += ids.numel()
@@ -136,9 +135,10 @@ class PhaseTrainer:
     def _save(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"model.{n}": t.detach().contiguous() for n, t in self.raw.state_dict().items()}
-        for i, parameter in enumerate(self.raw.parameters()):
-            for name, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{i}.{name}"] = torch.as_tensor(value).detach().clone()
+        for name, parameter in self.raw.named_parameters():
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    tensors[f"optimizer.{name}/{key}"] = torch.as_tensor(value).detach().clone()
         temporary = self.folder / "state.tmp"
         # the progress travels inside the tensors' file: one rename, so the two can never disagree
         save_file(tensors, temporary, metadata={"progress": json.dumps(vars(self.progress))})
@@ -154,12 +154,32 @@ class PhaseTrainer:
         with safe_open(path, "pt") as f:
             self.progress = Progress(**json.loads(f.metadata()["progress"]))
         tensors = load_file(path)
+        names = {parameter: name for name, parameter in self.raw.named_parameters()}
         self.raw.load_state_dict({n[6:]: t for n, t in tensors.items() if n.startswith("model.")})
-        for i, parameter in enumerate(self.raw.parameters()):
-            prefix = f"optimizer.{i}."
-            found = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
-            if found:
-                self.optimizer.state[parameter] = found
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    prefix = f"optimizer.{names[parameter]}/"
+                    optimizer.state[parameter] = {
+                        n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)
+                    }
+
+
+def optimizers(model: DecoderLM, phase: Phase) -> list[torch.optim.Optimizer]:
+    """AdamW on everything; with `phase.muon_lr`, Muon on the blocks' matrices (it finds recall 3-4 times sooner)."""
+    named = list(model.named_parameters())
+    matrices = [p for n, p in named if phase.muon_lr and n.startswith("blocks.") and n.endswith("weight") and p.ndim == 2]
+    taken = {id(p) for p in matrices}
+    decayed = [p for _, p in named if p.ndim >= 2 and id(p) not in taken]
+    rest = [p for _, p in named if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": phase.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    made: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=phase.lr, betas=(0.9, 0.98), eps=1e-9)]
+    if matrices:
+        made.append(torch.optim.Muon(matrices, lr=phase.muon_lr, weight_decay=phase.weight_decay))
+    for optimizer in made:
+        for group in optimizer.param_groups:
+            group["base_lr"] = group["lr"]
+    return made
 
 
 def _spanned(config: ModelConfig, length: int) -> Any:
