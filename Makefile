@@ -1,0 +1,37 @@
+# `make run`: venv, install, the main command. `make test`: venv, install with the test extra, pytest. Python 3.11+.
+PYTHON ?= python3
+VENV ?= .venv
+LIMIT ?= 10
+BIN := $(VENV)/bin
+
+# Parallelism is by processes: two threads beside a busy process spin against each other.
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: run test lint clean
+
+run: $(VENV)/.installed
+	$(BIN)/proteus-bench run --model titans+proteus --suite niah16k --limit $(LIMIT)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

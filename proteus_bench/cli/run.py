@@ -1,0 +1,98 @@
+"""`run`: plan, execute, save, and only then show."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from proteus_bench.cli.output import print_json
+from proteus_bench.errors import PartialRunError
+from proteus_bench.spec import RunSpec
+
+OUT_ROOT = "runs-out"
+
+
+def run_command(spec: RunSpec, *, dry_run: bool, as_json: bool) -> int:
+    """0 when every cell is there, 1 when some failed. Errors carry their own exit codes; Ctrl-C keeps what is done."""
+    from proteus_bench.runner.plan import make_plan
+    from proteus_bench.store import FolderLock, RunFolder
+
+    if spec.out is not None and not dry_run:  # an explicit folder is proven before models are loaded
+        RunFolder(Path(spec.out)).prepare()
+    print(f"preparing {spec.model} on {spec.suite}", file=sys.stderr)
+    plan = make_plan(spec)
+    folder = RunFolder(Path(spec.out) if spec.out is not None else Path(OUT_ROOT) / plan.default_folder())
+    workers = spec.workers or os.cpu_count() or 1
+    if dry_run:
+        _print_plan(plan, folder, workers, as_json)
+        return 0
+    folder.prepare()
+    with FolderLock(folder.path):
+        folder.claim(plan.document())
+        return _run(plan, folder, workers, as_json)
+
+
+def _run(plan: Any, folder: Any, workers: int, as_json: bool) -> int:
+    from proteus_bench.runner import document as doc
+    from proteus_bench.runner.execute import execute
+    from proteus_bench.store import write_json
+
+    methods = ", ".join(f"{method.text} ({len(method.seeds)} seeds)" for method in plan.methods)
+    print(f"{methods}; {len(plan.cells)} cells on {workers} processes -> {folder.path}", file=sys.stderr)
+    done = execute(plan, folder, workers)
+    cells = doc.cell_results(plan, done.rows)
+    comparisons = doc.comparisons_of(plan, done.rows)
+    doc.write_items(plan, folder, done.rows)
+    doc.write_timing(plan, folder, done, workers)
+    write_json(folder.run_path, doc.run_document(plan, folder, done, cells, comparisons))
+    if as_json:
+        print_json(doc.json_document(plan, cells, comparisons))
+    else:
+        _print_report(plan, cells, done.rows, comparisons)
+        print(f"run folder: {folder.path} (run.json, items.parquet; {done.wall_seconds:.0f} s)")
+    if done.failures:
+        print(f"proteus-bench: {len(done.failures)} of {len(plan.cells)} cells failed", file=sys.stderr)
+        return 1
+    missing = sum(plan.questions(key) - len(rows) for key, rows in done.rows.items())
+    if missing:
+        raise PartialRunError(f"{missing} questions are missing; repeat the command to resume")
+    return 0
+
+
+def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any) -> None:
+    from proteus_bench.registry import schedule_classes
+    from proteus_bench.render.report import Shown, print_report, report_console
+    from proteus_bench.runner.results import method_score
+    from proteus_bench.schedules import Capacity
+
+    scores, shown = [], []
+    for method in plan.methods:
+        for task, length in plan.suite.counts:
+            mine = {k: r for k, r in rows.items() if (k.model, k.task, k.length) == (method.text, task, length) and r}
+            whole = {k: r for k, r in mine.items() if len(r) == plan.questions(k)}
+            if whole:
+                scores.append(method_score(method.text, task, length, whole))
+        info = plan.infos[method.text, method.seeds[0]]
+        capacity = Capacity.from_dict(info.capacity, schedule_classes())
+        shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params))
+    title = f"{plan.suite.name} (version {plan.suite.version}), score = strict match x 100"
+    print_report(report_console(), title, scores, comparisons, shown, plan.notes)
+
+
+def _print_plan(plan: Any, folder: Any, workers: int, as_json: bool) -> None:
+    total = sum(map(plan.questions, plan.cells))
+    tokens = sum(key.length * count for key, count in plan.cells.items())
+    if as_json:
+        print_json({**plan.document(), "out": str(folder.path), "workers": workers, "questions": total, "tokens": tokens})
+        return
+    for method in plan.methods:
+        weights = f"weights {method.weights.trained}@{method.weights.size}"
+        print(f"{method.text}: {weights}, seeds {', '.join(map(str, method.seeds))}; {method.weights.capacity.describe()}")
+    for (task, length), count in plan.suite.counts.items():
+        items = min(count, plan.spec.limit or count)
+        print(f"{task} at {length}: {items} of {count} items")
+    for note in plan.notes:
+        print(f"note: {note}")
+    print(f"{len(plan.cells)} cells, {total} questions, {tokens:,} tokens on {workers} processes -> {folder.path}")

@@ -1,0 +1,140 @@
+"""The report of a run: scores, paired verdicts, schedule strips, and every choice behind them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from proteus_bench.render.strip import active_share, schedule_strip
+from proteus_bench.runner.results import SUITE, Comparison, MethodScore
+from proteus_bench.schedules import Capacity
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One method for the strip: its name, capacity and training length in tokens."""
+
+    model: str
+    capacity: Capacity
+    train_length: int
+    state_bytes: int
+    n_params: int
+
+
+def print_report(
+    console: Console,
+    title: str,
+    scores: Sequence[MethodScore],
+    comparisons: Sequence[Comparison],
+    methods: Sequence[Shown],
+    notes: Sequence[str],
+) -> None:
+    """Print everything to ``console``. Names are shown as text: markup in them is not interpreted."""
+    console.print(_score_table(title, scores, {m.model: m.train_length for m in methods}))
+    if comparisons:
+        _print_comparisons(console, comparisons)
+    length = max((score.length for score in scores), default=0)
+    if length:
+        _print_strips(console, methods, length)
+    for note in _length_notes(scores, methods) + list(notes):
+        console.print(Text(f"note: {note}", style="yellow"))
+
+
+def _score_table(title: str, scores: Sequence[MethodScore], trained: dict[str, int]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (
+        ("task", "left"), ("length", "right"), ("model", "left"), ("score", "right"), ("95% interval", "right"),
+        ("gold log-prob", "right"), ("seeds x items", "right"),
+    ):  # fmt: skip
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    previous = None
+    for score in sorted(scores, key=lambda s: (s.length, s.task)):
+        place = (score.task, score.length)
+        beyond = "*" if score.length > trained.get(score.model, score.length) else ""
+        head = ("", "") if place == previous else (score.task, f"{score.length}{beyond}")
+        if previous is not None and place != previous:
+            table.add_section()
+        previous = place
+        table.add_row(
+            *head,
+            Text(score.model),
+            Text(f"{100 * score.interval.mean:.1f}", style="bold"),
+            _range(score.interval.lo, score.interval.hi),
+            "not finite" if score.logprob is None else f"{score.logprob:.2f}",
+            f"{score.seeds} x {score.items}",
+        )
+    return table
+
+
+def _range(lo: float | None, hi: float | None, signed: bool = False) -> str:
+    if lo is None or hi is None:
+        return "no interval"
+    form = "{:+.1f}" if signed else "{:.1f}"
+    return f"[{form.format(100 * lo)}, {form.format(100 * hi)}]"
+
+
+def _print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
+    table = Table(title="paired differences (points, same seeds and items)", title_justify="left", title_style="bold",
+                  box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
+    for name in ("task", "length", "a - b", "difference", "95% interval", ""):
+        table.add_column(name, justify="right" if name in ("length", "difference", "95% interval") else "left",
+                         no_wrap=True)  # fmt: skip
+    styles = {"better": "green", "worse": "red"}
+    words = {"better": "a better", "worse": "a worse", "identical": "identical", "not_separable": "not separable"}
+    for line in comparisons:
+        v = line.verdict
+        if line.task == SUITE:
+            table.add_section()
+        table.add_row(
+            Text(line.task, style="bold" if line.task == SUITE else ""),
+            "" if line.length is None else str(line.length),
+            Text(f"{v.a} - {v.b}"),
+            f"{100 * v.primary.mean:+.1f}",
+            _range(v.primary.lo, v.primary.hi, signed=True),
+            Text(words[v.outcome], style=styles.get(v.outcome, "")),
+        )
+    console.print(table)
+    whole = [line for line in comparisons if line.task == SUITE] or list(comparisons)
+    for line in whole:
+        console.print(Padding(Text(f"{line.verdict.text}.", style="bold"), (0, 0, 1, 0)))
+
+
+def _print_strips(console: Console, methods: Sequence[Shown], length: int) -> None:
+    unicode = (getattr(console.file, "encoding", None) or "ascii").lower().replace("-", "").startswith("utf")
+    trained = sorted({m.train_length for m in methods if m.train_length < length})
+    mark = f"; {'│' if unicode else '|'} = training length {', '.join(map(str, trained))}" if trained else ""
+    console.print(Text(f"memory open along positions 1..{length}{mark}", style="bold"))
+    name_width = max(len(m.model) for m in methods)
+    width = max(8, min(64, console.width - name_width - 24))
+    for method in methods:
+        strip = schedule_strip(method.capacity, length, method.train_length, width, unicode)
+        share = active_share(method.capacity, length)
+        console.print(Text(f"{method.model:<{name_width}}  {strip}  {100 * share:5.1f}% open"), no_wrap=True, crop=False)
+    for method in methods:
+        size = f"{method.n_params:,} parameters, state {method.state_bytes:,} bytes"
+        console.print(Text(f"{method.model}: {method.capacity.describe()}; {size}", style="dim"))
+    console.print()
+
+
+def _length_notes(scores: Sequence[MethodScore], methods: Sequence[Shown]) -> list[str]:
+    notes = []
+    for trained in sorted({m.train_length for m in methods}):
+        beyond = sorted({s.length for s in scores if s.length > trained})
+        if beyond:
+            lengths = ", ".join(map(str, beyond))
+            notes.append(f"* length {lengths} is beyond the training length {trained}: this measures extrapolation")
+    return notes
+
+
+def report_console(stream: Any = None) -> Console:
+    """A console on ``stream`` (stdout), 110 columns wide where there is no terminal."""
+    target = sys.stdout if stream is None else stream
+    return Console(file=target, markup=False, highlight=False, width=None if target.isatty() else 110)

@@ -1,0 +1,1 @@
+"""Planning, running and summarising a run."""

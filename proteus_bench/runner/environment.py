@@ -1,0 +1,49 @@
+"""The environment block: what could explain a different number elsewhere. Stable between repeats on one machine."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from proteus_bench import __version__
+
+_PACKAGES = ("torch", "numpy", "scipy", "tokenizers", "safetensors", "pydantic")
+
+
+def environment() -> dict[str, Any]:
+    """Python, packages, machine, and the commit of a source checkout (None for an installed wheel)."""
+    return {
+        "proteus_bench": __version__,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "threads_per_process": 1,
+        **_commit(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> dict[str, Any]:
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / ".git").exists():
+        return {"commit": None, "dirty": None}
+    try:
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        return {"commit": commit, "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip())}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "dirty": None}
+
+
+def _git(root: Path, *args: str) -> str:
+    command = ["git", "-C", str(root), *args]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout

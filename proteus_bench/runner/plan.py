@@ -1,0 +1,97 @@
+"""The plan of a run: every cell and everything that decides its numbers, before any work."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from proteus_bench import __version__
+from proteus_bench.backends import BackendInfo, open_backend
+from proteus_bench.errors import UsageError
+from proteus_bench.runner.items import SuitePlan, check_lengths, plan_suite
+from proteus_bench.runner.models import Method, methods_of
+from proteus_bench.score import SCORER_ID, SCORER_VERSION
+from proteus_bench.spec import RunSpec
+from proteus_bench.store import CellKey, digest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resolved run. ``infos``: by (method text, seed). ``cells``: with their item counts, in running order."""
+
+    spec: RunSpec
+    suite: SuitePlan
+    methods: tuple[Method, ...]
+    infos: dict[tuple[str, int], BackendInfo]
+    cells: dict[CellKey, int]
+    notes: tuple[str, ...]
+
+    def questions(self, key: CellKey) -> int:
+        """Rows that the cell's log will hold."""
+        return self.cells[key] * self.suite.questions[key.task, key.length]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a limit leaves items of the suite out."""
+        return any(self.cells[key] < self.suite.counts[key.task, key.length] for key in self.cells)
+
+    def identity(self, text: str, seed: int) -> dict[str, Any]:
+        """What makes a record what it is; its sha256 is the record's id."""
+        info = self.infos[text, seed]
+        return {
+            "suite": self.suite.block(),
+            "scorer": {"id": SCORER_ID, "version": SCORER_VERSION},
+            "model": info.model, "schedule": info.schedule, "size": info.size, "seed": seed,
+            "trained_schedule": info.trained_schedule,
+            "checkpoint_sha256": info.sha256, "config_sha256": info.config_sha256,
+            "tokenizer_sha256": info.tokenizer_sha256, "capacity": info.capacity,
+            "dtype": info.dtype, "device": info.device, "backend": "local",
+            "batch_tokens": self.spec.batch_tokens,
+            "items": [[k.task, k.length, n] for k, n in self.cells.items() if (k.model, k.seed) == (text, seed)],
+        }  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """The plan as plain values: the manifest."""
+        return {
+            "version": __version__,
+            "spec": self.spec.measured(),
+            "suite": self.suite.block(),
+            "records": [self.identity(text, seed) for text, seed in self.infos],
+            "cells": [{**asdict(key), "items": count} for key, count in self.cells.items()],
+        }
+
+    def default_folder(self) -> str:
+        """Name of the run folder when none was asked for: the same command finds the same folder."""
+        return f"{self.methods[0].text}-{self.suite.name}-{digest(self.document())[:8]}".replace("/", "_")
+
+
+def make_plan(spec: RunSpec) -> Plan:
+    """Resolve models, weights and suite, load every checkpoint once to check it, and list the cells.
+
+    All errors of a bad request surface here, before any work: unknown names and impossible capacities (exit 2), damaged
+    checkpoints (exit 3), lengths that cannot hold a task (exit 2).
+    """
+    suite = plan_suite(spec.suite)
+    methods, notes = methods_of(spec)
+    infos: dict[tuple[str, int], BackendInfo] = {}
+    tokenizers: dict[str, Any] = {}
+    for method in methods:
+        for seed in method.seeds:
+            backend = open_backend(method.spec, seed)
+            infos[method.text, seed] = backend.info
+            tokenizers[backend.info.tokenizer_sha256] = backend.tokenizer
+            _preflight(method, backend.info, suite)
+    for tokenizer in tokenizers.values():
+        check_lengths(suite, tokenizer)
+    cells: dict[CellKey, int] = {}
+    for method in methods:
+        for seed in method.seeds:
+            for (task, length), count in suite.counts.items():
+                cells[CellKey(method.text, task, length, seed)] = min(count, spec.limit or count)
+    return Plan(spec, suite, tuple(methods), infos, cells, tuple(notes))
+
+
+def _preflight(method: Method, info: BackendInfo, suite: SuitePlan) -> None:
+    longest = max(length for _, length in suite.counts)
+    if info.max_length is not None and longest > info.max_length:
+        raise UsageError(f"{method.text} takes at most {info.max_length} tokens; suite {suite.name} has {longest}")

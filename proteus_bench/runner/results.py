@@ -1,0 +1,127 @@
+"""From item rows to metrics: cells with intervals, methods over seeds, paired comparisons. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proteus_bench.stats import Interval, ScoreMatrix, cell_ci, crossed_anova, paired_difference, score_matrix, verdict
+from proteus_bench.stats.verdict import Verdict
+from proteus_bench.store import CellKey
+
+Row = dict[str, Any]
+SUITE = "all"
+"""The task of a line that stands for the mean over all tasks and lengths of a suite."""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """Metrics of one cell. score and interval in [0, 1]; logprob: mean over questions, nats, None when not finite."""
+
+    key: CellKey
+    interval: Interval
+    compat: float
+    logprob: float | None
+    n: int
+    rows: int
+    status: str
+
+
+@dataclass(frozen=True)
+class MethodScore:
+    """One method on one task and length, over its seeds."""
+
+    model: str
+    task: str
+    length: int
+    interval: Interval
+    logprob: float | None
+    seeds: int
+    items: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """a - b on shared seeds and items; length None for the whole suite."""
+
+    task: str
+    length: int | None
+    verdict: Verdict
+
+    def as_row(self) -> Row:
+        """The comparison as scripts read it; differences are fractions, not points."""
+        v = self.verdict
+        return {
+            "a": v.a, "b": v.b, "task": self.task, "length": self.length, "diff": v.primary.mean,
+            "ci_low": v.primary.lo, "ci_high": v.primary.hi, "n_seeds": v.seeds, "verdict": v.text,
+        }  # fmt: skip
+
+
+def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult:
+    """Metrics of the rows of one cell, clustered by item. ``complete``: all planned questions are there."""
+    interval = cell_ci([row["strict"] for row in rows], [row["item"] for row in rows])
+    logprobs = [row["logprob"] for row in rows]
+    finite = all(value is not None for value in logprobs)
+    return CellResult(
+        key=key,
+        interval=interval,
+        compat=float(np.mean([row["compat"] for row in rows])),
+        logprob=float(np.mean(logprobs)) if finite else None,
+        n=len({row["item"] for row in rows}),
+        rows=len(rows),
+        status=("complete" if finite else "diverged") if complete else "partial",
+    )
+
+
+def item_scores(cells: Mapping[CellKey, Sequence[Row]]) -> ScoreMatrix:
+    """Mean score per (seed, item) of one method on one task and length."""
+    table: dict[tuple[int, str], list[float]] = {}
+    for key, rows in cells.items():
+        for row in rows:
+            table.setdefault((key.seed, row["item"]), []).append(row["strict"])
+    return score_matrix((seed, item, sum(values) / len(values)) for (seed, item), values in table.items())
+
+
+def method_score(model: str, task: str, length: int, cells: Mapping[CellKey, Sequence[Row]]) -> MethodScore:
+    """Score over seeds and items: crossed variance from two seeds on, the interval of the one cell otherwise."""
+    matrix = item_scores(cells)
+    every = [row for rows in cells.values() for row in rows]
+    if len(matrix.seeds) == 1:
+        interval = cell_ci([row["strict"] for row in every], [row["item"] for row in every])
+    else:
+        interval = crossed_anova(matrix.scores)
+    logprobs = [row["logprob"] for row in every]
+    mean = None if any(value is None for value in logprobs) else float(np.mean(logprobs))
+    return MethodScore(model, task, length, interval, mean, len(matrix.seeds), len(matrix.items))
+
+
+def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comparison]:
+    """a against b per task and length, and over the suite when there is more than one. Only complete cells go in.
+
+    Pairs the seeds that both have on every task; [] when they share none.
+    """
+    places = sorted({(key.task, key.length) for key in cells})
+    seeds = {
+        model: set.intersection(*({k.seed for k in cells if (k.model, k.task, k.length) == (model, *p)} for p in places))
+        for model in (a, b)
+    }
+    shared = seeds[a] & seeds[b]
+    if not shared or not places:
+        return []
+    found, differences = [], []
+    for task, length in places:
+        sides = [
+            item_scores(
+                {k: rows for k, rows in cells.items() if (k.model, k.task, k.length) == (model, task, length) and k.seed in shared}
+            )
+            for model in (a, b)
+        ]
+        difference = paired_difference(*sides).scores
+        differences.append(difference)
+        found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}")))
+    if len(places) > 1:
+        found.append(Comparison(SUITE, None, verdict(a, b, differences, seed=f"{a}|{b}|{SUITE}")))
+    return found
