@@ -53,9 +53,7 @@ class RunSpec(BaseModel):
         return self.model_dump(mode="json", exclude={"out", "workers", "executor"})
 
 
-def load_spec(
-    flags: Mapping[str, Any], file: Path | None = None, environ: Mapping[str, str] | None = None
-) -> RunSpec:
+def load_spec(flags: Mapping[str, Any], file: Path | None = None, environ: Mapping[str, str] | None = None) -> RunSpec:
     """Merge flag > ``PROTEUS_BENCH_*`` > file > default. A flag that was not given is None.
 
     Raises UsageError (exit 2) for unknown keys, with the nearest name, and for values out of range;

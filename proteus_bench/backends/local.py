@@ -18,6 +18,7 @@ class LocalBackend:
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
         import torch
+
         from proteus_models import zoo
 
         torch.set_num_threads(1)  # parallelism is by processes; two threads spin against each other on a busy machine

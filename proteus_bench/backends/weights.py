@@ -87,8 +87,11 @@ def _same(held: Capacity, wanted: Capacity) -> bool:
     """Equal in every field; all static capacities are one model whatever their axis, span or gate say."""
     if held.is_static and wanted.is_static:
         return (held.key_norm, held.read, held.origin, held.m0) == (
-            wanted.key_norm, wanted.read, wanted.origin, wanted.m0,
-        )  # fmt: skip
+            wanted.key_norm,
+            wanted.read,
+            wanted.origin,
+            wanted.m0,
+        )
     return held == wanted
 
 

@@ -71,10 +71,18 @@ def _run(
     from proteus_bench.spec import load_spec, split_schedules
 
     flags: dict[str, Any] = {
-        "model": model, "suite": suite, "size": size, "seeds": seeds, "limit": limit, "twin": twin, "out": out,
-        "batch_tokens": batch_tokens, "workers": workers, "executor": executor,
+        "model": model,
+        "suite": suite,
+        "size": size,
+        "seeds": seeds,
+        "limit": limit,
+        "twin": twin,
+        "out": out,
+        "batch_tokens": batch_tokens,
+        "workers": workers,
+        "executor": executor,
         "schedules": None if schedules is None else split_schedules(schedules),
-    }  # fmt: skip
+    }
     raise typer.Exit(run_command(load_spec(flags, config), dry_run=dry_run, as_json=json))
 
 

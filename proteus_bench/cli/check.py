@@ -15,10 +15,9 @@ def check_command(model: str, *, as_json: bool) -> int:
 
     spec = parse(model)
     require_backend(spec)
-    from proteus_models.check import check_model
-
     from proteus_bench.backends.local import LocalBackend
     from proteus_bench.backends.weights import find_weights
+    from proteus_models.check import check_model
 
     backend = LocalBackend(spec, find_weights(spec).seeds[0])
     rows: list[dict[str, Any]] = [asdict(row) for row in check_model(backend.model)]
@@ -27,7 +26,13 @@ def check_command(model: str, *, as_json: bool) -> int:
         print_json({"model": str(spec), "passed": passed, "checks": rows})
         return 0 if passed else 1
     table = [
-        ("ok" if row["passed"] else "FAILED", row["name"], _number(row["value"]), _number(row["tolerance"]), row["detail"])
+        (
+            "ok" if row["passed"] else "FAILED",
+            row["name"],
+            _number(row["value"]),
+            _number(row["tolerance"]),
+            row["detail"],
+        )
         for row in rows
     ]
     print_table(f"check {spec}", ("", "check", "worst", "allowed", "what was compared"), table, right=(2, 3))

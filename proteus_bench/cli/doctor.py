@@ -31,7 +31,7 @@ def doctor_command(*, as_json: bool) -> int:
             rows += check()
         except Exception as error:  # the doctor reports what is broken; it must not break on it
             name = check.__name__.strip("_")
-            rows.append(_row(name, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+            rows.append(_row(name, "failed", f"{type(error).__name__}: {error}".splitlines()[0]))
     failed = any(row["state"] == "failed" for row in rows)
     if as_json:
         print_json({"ok": not failed, "checks": rows})
@@ -72,21 +72,31 @@ def _gpu() -> list[Row]:
 def _kernels() -> list[Row]:
     """Each backbone of the decoder, chunked form against its definition, in float64 across every unlock."""
     import torch
+
+    from proteus_bench.schedules import Capacity, Uniform
     from proteus_models.check import check_model
     from proteus_models.config import ModelConfig
     from proteus_models.decoder import MIXERS, DecoderLM
-
-    from proteus_bench.schedules import Capacity, Uniform
 
     rows = []
     for name, mixer in sorted(MIXERS.items()):
         torch.manual_seed(0)
         axis: Any = mixer.axes[0]  # type: ignore[index]
-        capacity = Capacity(schedule=Uniform(blocks=2, span=32), axis=axis)
+        m0: Any = "learned" if mixer.memory == "mlp" else "zero"
+        capacity = Capacity(schedule=Uniform(blocks=2, span=32), axis=axis, m0=m0)
         config = ModelConfig(
-            mixer=name, vocab_size=64, train_length=32, capacity=capacity, d_model=32, n_layers=1, n_heads=2, head_k=8,
-            head_v=8, mlp_hidden=32, memory_hidden=16,
-        )  # fmt: skip
+            mixer=name,
+            vocab_size=64,
+            train_length=32,
+            capacity=capacity,
+            d_model=32,
+            n_layers=1,
+            n_heads=2,
+            head_k=8,
+            head_v=8,
+            mlp_hidden=32,
+            memory_hidden=16,
+        )
         worst = next(row for row in check_model(DecoderLM(config)) if row.name == "chunk = definition")
         state = "ok" if worst.passed else "failed"
         rows.append(_row(f"kernel {name}", state, f"chunked against definition: {worst.value:.1e} (float64)"))

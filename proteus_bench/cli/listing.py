@@ -14,7 +14,8 @@ def list_command(what: str, *, as_json: bool) -> None:
     """Print models, suites, schedules or tasks. UsageError (exit 2) with the nearest name for anything else."""
     if what not in _KINDS:
         raise unknown("list", what, _KINDS)
-    rows: list[dict[str, Any]] = {"models": _models, "suites": _suites, "schedules": _schedules, "tasks": _tasks}[what]()
+    rows_of = {"models": _models, "suites": _suites, "schedules": _schedules, "tasks": _tasks}
+    rows: list[dict[str, Any]] = rows_of[what]()
     if as_json:
         print_json({what: rows})
         return
@@ -33,10 +34,9 @@ def _show(value: Any) -> str:
 
 
 def _models() -> list[dict[str, Any]]:
-    from proteus_models import zoo
-
     from proteus_bench.backends.weights import zoo_root
     from proteus_bench.registry import Registry
+    from proteus_models import zoo
 
     plugins, _ = Registry("models").load()
     entries = zoo.available(zoo_root())

@@ -85,11 +85,12 @@ def _print_plan(plan: Any, folder: Any, workers: int, as_json: bool) -> None:
     total = sum(map(plan.questions, plan.cells))
     tokens = sum(key.length * count for key, count in plan.cells.items())
     if as_json:
-        print_json({**plan.document(), "out": str(folder.path), "workers": workers, "questions": total, "tokens": tokens})
+        where = {"out": str(folder.path), "workers": workers}
+        print_json({**plan.document(), **where, "questions": total, "tokens": tokens})
         return
     for method in plan.methods:
-        weights = f"weights {method.weights.trained}@{method.weights.size}"
-        print(f"{method.text}: {weights}, seeds {', '.join(map(str, method.seeds))}; {method.weights.capacity.describe()}")
+        weights = f"weights {method.weights.trained}@{method.weights.size}, seeds {', '.join(map(str, method.seeds))}"
+        print(f"{method.text}: {weights}; {method.weights.capacity.describe()}")
     for (task, length), count in plan.suite.counts.items():
         items = min(count, plan.spec.limit or count)
         print(f"{task} at {length}: {items} of {count} items")

@@ -16,10 +16,9 @@ def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, a
     Raises RecipeError (exit 3) for a recipe that cannot be read, EnvironmentFault (exit 4) for a folder that cannot be
     written, before any training.
     """
+    from proteus_bench.store import FolderLock, prove_writable
     from proteus_models import grid
     from proteus_models.recipe import load_recipe
-
-    from proteus_bench.store import FolderLock, prove_writable
 
     loaded = load_recipe(recipe)
     if dry_run:

@@ -78,7 +78,8 @@ def _entry(run: Path, document: RunFile, records: list[Record]) -> Entry:
     for record in records:
         held = {"seed": record.seed, "suite": document.suite.model_dump(), "scorer": document.scorer.model_dump()}
         if any(record.identity.get(key) != value for key, value in held.items()):
-            raise InvalidFileError(f"{record.label} seed {record.seed}: its identity is of another seed, suite or scorer")
+            where = f"{record.label} seed {record.seed}"
+            raise InvalidFileError(f"{where}: its identity is of another seed, suite or scorer")
         for cell in record.cells:
             key = CellKey(record.label, cell.task, cell.length, record.seed)
             if key in rows:
@@ -90,14 +91,26 @@ def _entry(run: Path, document: RunFile, records: list[Record]) -> Entry:
     ranked, reason = _rankable(records)
     identity = {"suite": document.suite.model_dump(), "records": sorted(record.record_id for record in records)}
     values = {
-        "schema": SCHEMA, "id": entry_id(identity), "identity": identity, "label": first.label, "model": first.model,
-        "schedule": first.schedule, "suite": document.suite.model_dump(), "scorer": document.scorer.model_dump(),
-        "seeds": sorted(record.seed for record in records), "ranked": ranked, "reason": reason, "tier": "V1",
-        "n_params": first.n_params, "state_bytes": first.state_bytes, "train_length": first.train_length,
-        "trained_schedule": first.trained_schedule, "capacity": first.capacity,
+        "schema": SCHEMA,
+        "id": entry_id(identity),
+        "identity": identity,
+        "label": first.label,
+        "model": first.model,
+        "schedule": first.schedule,
+        "suite": document.suite.model_dump(),
+        "scorer": document.scorer.model_dump(),
+        "seeds": sorted(record.seed for record in records),
+        "ranked": ranked,
+        "reason": reason,
+        "tier": "V1",
+        "n_params": first.n_params,
+        "state_bytes": first.state_bytes,
+        "train_length": first.train_length,
+        "trained_schedule": first.trained_schedule,
+        "capacity": first.capacity,
         "overall": _score_block(_overall(rows, places)),
         "cells": [_entry_cell(first.label, task, length, rows) for task, length in places],
-    }  # fmt: skip
+    }
     return Entry.model_validate(values)
 
 
@@ -153,9 +166,12 @@ def _of(rows: Mapping[CellKey, list[dict[str, Any]]], task: str, length: int) ->
 
 def _score_block(interval: Interval) -> dict[str, Any]:
     return {
-        "score": interval.mean, "ci_low": interval.lo, "ci_high": interval.hi, "ci_method": interval.method,
+        "score": interval.mean,
+        "ci_low": interval.lo,
+        "ci_high": interval.hi,
+        "ci_method": interval.method,
         "n": interval.n,
-    }  # fmt: skip
+    }
 
 
 def _entry_cell(label: str, task: str, length: int, rows: Mapping[CellKey, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -51,9 +51,14 @@ def print_report(
 def _score_table(title: str, scores: Sequence[MethodScore], trained: dict[str, int]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (
-        ("task", "left"), ("length", "right"), ("model", "left"), ("score", "right"), ("95% interval", "right"),
-        ("gold log-prob", "right"), ("seeds x items", "right"),
-    ):  # fmt: skip
+        ("task", "left"),
+        ("length", "right"),
+        ("model", "left"),
+        ("score", "right"),
+        ("95% interval", "right"),
+        ("gold log-prob", "right"),
+        ("seeds x items", "right"),
+    ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     previous = None
     for score in sorted(scores, key=lambda s: (s.length, s.task)):
@@ -82,11 +87,17 @@ def _range(lo: float | None, hi: float | None, signed: bool = False) -> str:
 
 
 def _print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
-    table = Table(title="paired differences (points, same seeds and items)", title_justify="left", title_style="bold",
-                  box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
+    table = Table(
+        title="paired differences (points, same seeds and items)",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for name in ("task", "length", "a - b", "difference", "95% interval", ""):
-        table.add_column(name, justify="right" if name in ("length", "difference", "95% interval") else "left",
-                         no_wrap=True)  # fmt: skip
+        table.add_column(
+            name, justify="right" if name in ("length", "difference", "95% interval") else "left", no_wrap=True
+        )
     styles = {"better": "green", "worse": "red"}
     words = {"better": "a better", "worse": "a worse", "identical": "identical", "not_separable": "not separable"}
     for line in comparisons:
@@ -117,7 +128,8 @@ def _print_strips(console: Console, methods: Sequence[Shown], length: int) -> No
     for method in methods:
         strip = schedule_strip(method.capacity, length, method.train_length, width, unicode)
         share = active_share(method.capacity, length)
-        console.print(Text(f"{method.model:<{name_width}}  {strip}  {100 * share:5.1f}% open"), no_wrap=True, crop=False)
+        line = f"{method.model:<{name_width}}  {strip}  {100 * share:5.1f}% open"
+        console.print(Text(line), no_wrap=True, crop=False)
     for method in methods:
         size = f"{method.n_params:,} parameters, state {method.state_bytes:,} bytes"
         console.print(Text(f"{method.model}: {method.capacity.describe()}; {size}", style="dim"))

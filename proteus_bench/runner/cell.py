@@ -100,23 +100,26 @@ def _rows(
     answers: Sequence[Sequence[Answer]],
 ) -> Iterator[tuple[int, int, dict[str, Any], Answer]]:
     for offset, item in enumerate(items):
-        for slot, (question, ask, answer) in enumerate(
-            zip(item.questions, asks[offset], answers[offset], strict=True)
-        ):
+        for slot, (question, ask, answer) in enumerate(zip(item.questions, asks[offset], answers[offset], strict=True)):
             output = tokenizer.decode(answer.text_ids)
             prompt = item.context + question.text + question.answer_prefix
             logprob = answer.gold_logprob
-            yield offset, slot, {
-                "item": item.id,
-                "prompt_sha256": hashlib.sha256(prompt.encode("utf-8")).hexdigest(),
-                "context_tokens": len(contexts[offset]),
-                "reached": item.reached,
-                "depths": [round(float(needle.depth), 6) for needle in item.needles],
-                "golds": list(question.golds),
-                "output": output,
-                "output_ids": list(answer.text_ids),
-                "gold_tokens": len(ask.gold_ids),
-                "logprob": logprob if math.isfinite(logprob) else None,
-                "strict": score(question.golds, output, "strict"),
-                "compat": score(question.golds, output, "compat"),
-            }, answer  # fmt: skip
+            yield (
+                offset,
+                slot,
+                {
+                    "item": item.id,
+                    "prompt_sha256": hashlib.sha256(prompt.encode("utf-8")).hexdigest(),
+                    "context_tokens": len(contexts[offset]),
+                    "reached": item.reached,
+                    "depths": [round(float(needle.depth), 6) for needle in item.needles],
+                    "golds": list(question.golds),
+                    "output": output,
+                    "output_ids": list(answer.text_ids),
+                    "gold_tokens": len(ask.gold_ids),
+                    "logprob": logprob if math.isfinite(logprob) else None,
+                    "strict": score(question.golds, output, "strict"),
+                    "compat": score(question.golds, output, "compat"),
+                },
+                answer,
+            )

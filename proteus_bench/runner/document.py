@@ -27,7 +27,8 @@ def comparisons_of(plan: Plan, rows: Mapping[CellKey, list[dict[str, Any]]]) -> 
     found: list[Comparison] = []
     for a, b in dict.fromkeys(pairs):
         sides = {key: value for key, value in whole.items() if key.model in (a, b)}
-        common = {(k.task, k.length) for k in sides if k.model == a} & {(k.task, k.length) for k in sides if k.model == b}
+        of_a, of_b = ({(k.task, k.length) for k in sides if k.model == model} for model in (a, b))
+        common = of_a & of_b
         found += compare(a, b, {k: value for k, value in sides.items() if (k.task, k.length) in common})
     return found
 
@@ -75,11 +76,23 @@ def _record(
     if info.recipe.get("status") == "diverged" and status == "complete":
         status = "diverged"  # a training that diverged is a result, and says so
     return {
-        "record_id": digest(identity), "identity": identity, "model": method.name, "schedule": method.schedule,
-        "label": text, "seed": seed, "status": status, "backend": "local", "trained_schedule": info.trained_schedule,
-        "n_params": info.n_params, "state_bytes": info.state_bytes, "train_length": info.train_length,
-        "capacity": info.capacity, "config": info.config, "recipe": info.recipe, "cells": blocks,
-    }  # fmt: skip
+        "record_id": digest(identity),
+        "identity": identity,
+        "model": method.name,
+        "schedule": method.schedule,
+        "label": text,
+        "seed": seed,
+        "status": status,
+        "backend": "local",
+        "trained_schedule": info.trained_schedule,
+        "n_params": info.n_params,
+        "state_bytes": info.state_bytes,
+        "train_length": info.train_length,
+        "capacity": info.capacity,
+        "config": info.config,
+        "recipe": info.recipe,
+        "cells": blocks,
+    }
 
 
 def _cell_block(
@@ -88,16 +101,21 @@ def _cell_block(
     interval = result.interval if result else None
     status = result.status if result else "partial"
     return {
-        "task": key.task, "length": key.length,
+        "task": key.task,
+        "length": key.length,
         "status": "failed" if failure is not None else status,
-        "n": result.n if result else 0, "rows": result.rows if result else 0,
+        "n": result.n if result else 0,
+        "rows": result.rows if result else 0,
         "score": interval.mean if interval else None,
-        "ci_low": interval.lo if interval else None, "ci_high": interval.hi if interval else None,
+        "ci_low": interval.lo if interval else None,
+        "ci_high": interval.hi if interval else None,
         "ci_method": interval.method if interval else None,
-        "compat": result.compat if result else None, "logprob": result.logprob if result else None,
+        "compat": result.compat if result else None,
+        "logprob": result.logprob if result else None,
         "error": failure.error[:2000] if failure is not None and failure.error else None,
-        "file": str(folder.cell_path(key).relative_to(folder.path)), "sha256": folder.file_hash(key),
-    }  # fmt: skip
+        "file": str(folder.cell_path(key).relative_to(folder.path)),
+        "sha256": folder.file_hash(key),
+    }
 
 
 def _comparison_blocks(comparisons: list[Comparison]) -> list[dict[str, Any]]:
@@ -114,11 +132,15 @@ def _comparison_blocks(comparisons: list[Comparison]) -> list[dict[str, Any]]:
         v = c.verdict
         blocks.append(
             {
-                **c.as_row(), "method": v.primary.method, "outcome": v.outcome, "n_items": v.items, "p_value": v.p_value,
+                **c.as_row(),
+                "method": v.primary.method,
+                "outcome": v.outcome,
+                "n_items": v.items,
+                "p_value": v.p_value,
                 "p_holm": adjusted.get(f"{v.a}|{v.b}|{c.task}|{c.length}"),
                 "bootstrap_low": v.bootstrap.lo if v.bootstrap else None,
                 "bootstrap_high": v.bootstrap.hi if v.bootstrap else None,
-            }  # fmt: skip
+            }
         )
     return blocks
 
@@ -133,10 +155,18 @@ def json_document(plan: Plan, cells: Mapping[CellKey, CellResult], comparisons: 
     return {
         "cells": [
             {
-                "model": by_text[key.model].name, "schedule": by_text[key.model].schedule, "suite": plan.suite.name,
-                "task": key.task, "length": key.length, "seed": key.seed, "n": cell.n, "score": cell.interval.mean,
-                "ci_low": cell.interval.lo, "ci_high": cell.interval.hi, "logprob": cell.logprob,
-            }  # fmt: skip
+                "model": by_text[key.model].name,
+                "schedule": by_text[key.model].schedule,
+                "suite": plan.suite.name,
+                "task": key.task,
+                "length": key.length,
+                "seed": key.seed,
+                "n": cell.n,
+                "score": cell.interval.mean,
+                "ci_low": cell.interval.lo,
+                "ci_high": cell.interval.hi,
+                "logprob": cell.logprob,
+            }
             for key, cell in cells.items()
         ],
         "comparisons": [comparison.as_row() for comparison in comparisons],
@@ -151,9 +181,14 @@ def write_items(plan: Plan, folder: RunFolder, rows: Mapping[CellKey, list[dict[
     by_text = {method.text: method for method in plan.methods}
     table = [
         {
-            "suite": plan.suite.name, "task": key.task, "length": key.length, "model": by_text[key.model].name,
-            "schedule": by_text[key.model].schedule, "seed": key.seed, **row,
-        }  # fmt: skip
+            "suite": plan.suite.name,
+            "task": key.task,
+            "length": key.length,
+            "model": by_text[key.model].name,
+            "schedule": by_text[key.model].schedule,
+            "seed": key.seed,
+            **row,
+        }
         for key, found in rows.items()
         for row in found
     ]

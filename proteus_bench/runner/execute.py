@@ -46,10 +46,7 @@ def execute(plan: Plan, folder: RunFolder, workers: int) -> Executed:
 
 
 def _run(plan: Plan, folder: RunFolder, workers: int, todo: list[CellKey], result: Executed) -> None:
-    jobs = [
-        CellJob(str(folder.path), plan.suite.name, key, plan.cells[key], plan.spec.batch_tokens)
-        for key in todo
-    ]  # fmt: skip
+    jobs = [CellJob(str(folder.path), plan.suite.name, key, plan.cells[key], plan.spec.batch_tokens) for key in todo]
     counter = _Counter(folder, todo, {key: len(rows) for key, rows in result.rows.items()})
     total = sum(map(plan.questions, plan.cells))
     with Progress(total, len(plan.cells), counter.total()) as progress:

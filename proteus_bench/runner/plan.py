@@ -41,14 +41,21 @@ class Plan:
         return {
             "suite": self.suite.block(),
             "scorer": {"id": SCORER_ID, "version": SCORER_VERSION},
-            "model": info.model, "schedule": info.schedule, "size": info.size, "seed": seed,
+            "model": info.model,
+            "schedule": info.schedule,
+            "size": info.size,
+            "seed": seed,
             "trained_schedule": info.trained_schedule,
-            "checkpoint_sha256": info.sha256, "config_sha256": info.config_sha256,
-            "tokenizer_sha256": info.tokenizer_sha256, "capacity": info.capacity,
-            "dtype": info.dtype, "device": info.device, "backend": "local",
+            "checkpoint_sha256": info.sha256,
+            "config_sha256": info.config_sha256,
+            "tokenizer_sha256": info.tokenizer_sha256,
+            "capacity": info.capacity,
+            "dtype": info.dtype,
+            "device": info.device,
+            "backend": "local",
             "batch_tokens": self.spec.batch_tokens,
             "items": [[k.task, k.length, n] for k, n in self.cells.items() if (k.model, k.seed) == (text, seed)],
-        }  # fmt: skip
+        }
 
     def document(self) -> dict[str, Any]:
         """The plan as plain values: the manifest."""

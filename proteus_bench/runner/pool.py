@@ -43,9 +43,7 @@ def attempt(work: Work, job: Any) -> Outcome:
     return Outcome()
 
 
-def run_jobs(
-    work: Work, jobs: Sequence[Any], workers: int, tick: Callable[[], None]
-) -> Iterator[tuple[Any, Outcome]]:
+def run_jobs(work: Work, jobs: Sequence[Any], workers: int, tick: Callable[[], None]) -> Iterator[tuple[Any, Outcome]]:
     """Yield (job, outcome) as they end. ``work`` is a picklable function; ``tick`` is called at least twice a second.
 
     With one worker the jobs run in this process. Closing the iterator ends the workers.

@@ -55,9 +55,16 @@ class Comparison:
         """The comparison as scripts read it; differences are fractions, not points."""
         v = self.verdict
         return {
-            "a": v.a, "b": v.b, "task": self.task, "length": self.length, "diff": v.primary.mean,
-            "ci_low": v.primary.lo, "ci_high": v.primary.hi, "n_seeds": v.seeds, "verdict": v.text,
-        }  # fmt: skip
+            "a": v.a,
+            "b": v.b,
+            "task": self.task,
+            "length": self.length,
+            "diff": v.primary.mean,
+            "ci_low": v.primary.lo,
+            "ci_high": v.primary.hi,
+            "n_seeds": v.seeds,
+            "verdict": v.text,
+        }
 
 
 def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult:
@@ -104,21 +111,16 @@ def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comp
     Pairs the seeds that both have on every task; [] when they share none.
     """
     places = sorted({(key.task, key.length) for key in cells})
-    seeds = {
-        model: set.intersection(*({k.seed for k in cells if (k.model, k.task, k.length) == (model, *p)} for p in places))
-        for model in (a, b)
-    }
-    shared = seeds[a] & seeds[b]
-    if not shared or not places:
+    if not places:
+        return []
+    seeds = [{k.seed for k in cells if (k.model, k.task, k.length) == (m, *p)} for m in (a, b) for p in places]
+    shared = set.intersection(*seeds)
+    if not shared:
         return []
     found, differences = [], []
     for task, length in places:
-        sides = [
-            item_scores(
-                {k: rows for k, rows in cells.items() if (k.model, k.task, k.length) == (model, task, length) and k.seed in shared}
-            )
-            for model in (a, b)
-        ]
+        here = {k: rows for k, rows in cells.items() if (k.task, k.length) == (task, length) and k.seed in shared}
+        sides = [item_scores({k: rows for k, rows in here.items() if k.model == model}) for model in (a, b)]
         difference = paired_difference(*sides).scores
         differences.append(difference)
         found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}")))

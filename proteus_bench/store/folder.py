@@ -1,9 +1,9 @@
 """The layout of a run folder, and the manifest that says what it will hold.
 
-    manifest.json            planned cells, written before any work
-    cells/<cell>.jsonl       one checksummed row per question, append-only
-    cells/<cell>.time.jsonl  seconds per question, apart, so that results are byte-identical when the run is repeated
-    run.json items.parquet   results;  timing.json  what it cost
+manifest.json            planned cells, written before any work
+cells/<cell>.jsonl       one checksummed row per question, append-only
+cells/<cell>.time.jsonl  seconds per question, apart, so that results are byte-identical when the run is repeated
+run.json items.parquet   results;  timing.json  what it cost
 """
 
 from __future__ import annotations

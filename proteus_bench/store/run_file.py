@@ -128,7 +128,8 @@ def read_run_file(path: Path) -> RunFile:
         raise InvalidFileError(f"{path}: {where}: {first['msg']}"[:400]) from error
     for record in run.records:
         if digest(record.identity) != record.record_id:
-            raise InvalidFileError(f"{path}: record {record.label} seed {record.seed}: its id is not its identity's hash")
+            where = f"record {record.label} seed {record.seed}"
+            raise InvalidFileError(f"{path}: {where}: its id is not its identity's hash")
     if run_id_of([record.record_id for record in run.records]) != run.run_id:
         raise InvalidFileError(f"{path}: run_id does not address these records")
     return run
