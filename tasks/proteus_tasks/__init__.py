@@ -1,0 +1,29 @@
+"""proteus_tasks: what is asked. An item is a pure function of its identity. Imports numpy only."""
+
+from __future__ import annotations
+
+from .errors import DataFileError, LengthBudgetError, OutputError, SuiteError, TaskError
+from .item import Item, Needle, Question
+from .niah import VARIANTS, NiahTask
+from .tokenizers import ByteTokenizer, CallableTokenizer, FileTokenizer, Tokenizer
+
+Task = NiahTask
+TASKS: dict[str, Task] = {task.id: task for task in VARIANTS.values()}
+"""Every shipped task by id."""
+
+__all__ = [
+    "TASKS",
+    "ByteTokenizer",
+    "CallableTokenizer",
+    "DataFileError",
+    "FileTokenizer",
+    "Item",
+    "LengthBudgetError",
+    "Needle",
+    "OutputError",
+    "Question",
+    "SuiteError",
+    "Task",
+    "TaskError",
+    "Tokenizer",
+]
