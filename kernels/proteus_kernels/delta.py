@@ -125,9 +125,7 @@ def _locked_decay(g_BHT: Tensor, *, pre: bool, decay_all: bool) -> tuple[Tensor,
     return cum.exp()[..., None], at_read, cum[:, :, -1:, None].exp()
 
 
-def _key_segment(
-    x: Inputs, state: Tensor, c: Counts, *, pre: bool, decay_all: bool, chunk_size: int
-) -> DeltaOut:
+def _key_segment(x: Inputs, state: Tensor, c: Counts, *, pre: bool, decay_all: bool, chunk_size: int) -> DeltaOut:
     q, k, v, g, beta = x
     w = c.write
     mask = torch.arange(q.shape[-1], device=q.device)
@@ -144,9 +142,7 @@ def _key_segment(
     return y, torch.cat([open_rows, locked * at_end if decay_all else locked], 2)
 
 
-def _value_segment(
-    x: Inputs, state: Tensor, c: Counts, *, pre: bool, decay_all: bool, chunk_size: int
-) -> DeltaOut:
+def _value_segment(x: Inputs, state: Tensor, c: Counts, *, pre: bool, decay_all: bool, chunk_size: int) -> DeltaOut:
     q, k, v, g, beta = x
     w, full = c.write, state.shape[3]
     if w == full:
@@ -155,16 +151,11 @@ def _value_segment(
     locked = state[..., w:]
     _, at_read, at_end = _locked_decay(g, pre=pre, decay_all=decay_all)
     y, open_columns = _core(q, k, v[..., :w], g, beta, state[..., :w], pre=pre, chunk_size=chunk_size)
-    if c.output > w:
-        y = torch.cat([y, at_read * (q @ locked)], -1)
-    else:
-        y = torch.nn.functional.pad(y, (0, full - w))
+    y = torch.cat([y, at_read * (q @ locked)], -1) if c.output > w else torch.nn.functional.pad(y, (0, full - w))
     return y, torch.cat([open_columns, locked * at_end if decay_all else locked], 3)
 
 
-def _head_segment(
-    x: Inputs, state: Tensor, c: Counts, *, pre: bool, decay_all: bool, chunk_size: int
-) -> DeltaOut:
+def _head_segment(x: Inputs, state: Tensor, c: Counts, *, pre: bool, decay_all: bool, chunk_size: int) -> DeltaOut:
     w, heads = c.write, state.shape[1]
     if w == heads:
         y, state = _core(*x, state, pre=pre, chunk_size=chunk_size)
@@ -172,7 +163,8 @@ def _head_segment(
             y = torch.cat([y[:, : c.output], torch.zeros_like(y[:, c.output :])], 1)
         return y, state
     q, _, _, g, _ = x
-    y, open_heads = _core(*(z[:, :w] for z in x), state[:, :w], pre=pre, chunk_size=chunk_size)  # type: ignore[misc]
+    q_w, k_w, v_w, g_w, beta_w = (z[:, :w] for z in x)
+    y, open_heads = _core(q_w, k_w, v_w, g_w, beta_w, state[:, :w], pre=pre, chunk_size=chunk_size)
     locked = state[:, w:]
     _, at_read, at_end = _locked_decay(g[:, w:], pre=pre, decay_all=decay_all)
     rest = at_read * (q[:, w:] @ locked) if c.output > w else y.new_zeros(y.shape[0], heads - w, *y.shape[2:])
@@ -200,9 +192,7 @@ def _core(
     return torch.cat([y, tail], 2), state
 
 
-def _one_step(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, pre: bool
-) -> DeltaOut:
+def _one_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, pre: bool) -> DeltaOut:
     decayed = state * g.exp()[..., None]
     u = beta[..., None] * (v - k @ decayed)
     after = decayed + k.transpose(-1, -2) @ u

@@ -68,7 +68,11 @@ def coefficients(log_keep: Tensor, log_eta: Tensor, theta: Tensor, *, pre: bool)
     carry = (big_b @ m[..., None]).squeeze(-1)
     mix = big_b @ surprise
     if pre:
-        rows = (_shift(b, 1.0), _shift(carry, 0.0), torch.cat([torch.zeros_like(mix[..., :1, :]), mix[..., :-1, :]], -2))
+        rows = (
+            _shift(b, 1.0),
+            _shift(carry, 0.0),
+            torch.cat([torch.zeros_like(mix[..., :1, :]), mix[..., :-1, :]], -2),
+        )
     else:
         rows = (b, carry, mix)
     return Coefficients(

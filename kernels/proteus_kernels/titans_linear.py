@@ -54,9 +54,7 @@ def recurrent(
         memory = torch.where(w, keep * memory + momentum, keep * memory if decay_locked == "unmasked" else memory)
         outs.append(scale * torch.einsum("bhkv,bhk->bhv", (before if read == "pre" else memory) * r, q))
     offset = (state.offset + q_BTHK.shape[1]) % inner
-    return torch.stack(outs, 1), TitansState(
-        weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset
-    )
+    return torch.stack(outs, 1), TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
 
 
 def chunk(
@@ -118,8 +116,7 @@ def _piece(
         if axis == "head" and c.output < full:
             y = torch.cat([y[:, : c.output], torch.zeros_like(y[:, c.output :])], 1)
         return y, new[0], new[1], new[2]
-    inside = tuple(x.narrow(dim, 0, w) for x in state)
-    locked = tuple(x.narrow(dim, w, full - w) for x in state)
+    inside, locked = _cut(state, dim, 0, w), _cut(state, dim, w, full - w)
     read_factor = end = None
     if decay is not None:  # locked weights decay (the literal, unmasked variant); momentum does not
         cum = decay.cumsum(-1)
@@ -146,6 +143,11 @@ def _piece(
     kept = (_times(locked[0], end), locked[1], last_anchor)
     joined = [torch.cat([a, b], dim) for a, b in zip(new, kept, strict=True)]
     return y, joined[0], joined[1], joined[2]
+
+
+def _cut(state: Trio, dim: int, start: int, n: int) -> Trio:
+    memory, momentum, anchor = state
+    return memory.narrow(dim, start, n), momentum.narrow(dim, start, n), anchor.narrow(dim, start, n)
 
 
 def _times(x: Tensor, factor: Tensor | None) -> Tensor:

@@ -64,9 +64,7 @@ def recurrent(
         keep, eta = (x[:, t].exp()[..., None, None] for x in (log_keep_BTH, log_eta_BTH))
         theta = theta_BTH[:, t, :, None, None]
         masks = (w[:, None], w[None, :])
-        momentum = tuple(
-            torch.where(m, eta * s - theta * g, s) for m, s, g in zip(masks, momentum, grads, strict=True)
-        )
+        momentum = tuple(torch.where(m, eta * s - theta * g, s) for m, s, g in zip(masks, momentum, grads, strict=True))
         before = weights
         weights = tuple(
             torch.where(m, keep * x + s, keep * x if decay_locked == "unmasked" else x)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from proteus_tasks import haystack, niah_text
-from proteus_tasks.resources import data_dir
-
 from proteus_models.tokenizer import build
 from proteus_models.zoo import zoo_root
+from proteus_tasks import haystack, niah_text
+from proteus_tasks.resources import data_dir
 
 
 def main() -> int:

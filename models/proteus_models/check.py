@@ -79,7 +79,9 @@ def _gradients(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> Che
     grads = []
     for form in ("chunk", "recurrent"):
         loss = model(ids, start, form=form).logsumexp(-1).square().mean()
-        grads.append(tuple(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)))
+        grads.append(
+            tuple(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True))
+        )
     return _row("gradients", _gap(*grads), 1e-8, "every parameter, chunk against definition")
 
 
@@ -131,7 +133,9 @@ def _invariant(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> Che
                 locked = [locked_part(x, capacity.axis, open_now, dim) for x in (before_layer, after_layer)]
                 worst = max([worst, *(float((a - b).abs().max()) for a, b in zip(*locked, strict=True))])
         state = after
-    return _row("lock invariant", worst, 0.0, f"memory and momentum at {seen} positions with locked blocks, random start")
+    return _row(
+        "lock invariant", worst, 0.0, f"memory and momentum at {seen} positions with locked blocks, random start"
+    )
 
 
 def locked_part(layer: Any, axis: str, open_now: int, dim: int) -> list[Tensor]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from proteus_bench.errors import InvalidFileError
-from proteus_bench.schedules import Capacity
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from proteus_bench.errors import InvalidFileError
+from proteus_bench.schedules import Capacity
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 

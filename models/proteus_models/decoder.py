@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from proteus_bench.schedules import Capacity
 from proteus_models.config import ModelConfig
 from proteus_models.gdn import GDNMixer
+from proteus_models.mixer import Mixer
 from proteus_models.titans import TitansLinearMixer, TitansMLPMixer
 
-MIXERS: dict[str, type[nn.Module]] = {"gdn": GDNMixer, "titans": TitansLinearMixer, "titans-mlp": TitansMLPMixer}
+MIXERS: dict[str, type[Mixer]] = {"gdn": GDNMixer, "titans": TitansLinearMixer, "titans-mlp": TitansMLPMixer}
 
 
 def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
@@ -88,26 +91,25 @@ class DecoderLM(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        mixer = MIXERS[config.mixer]
-        if config.capacity.axis not in mixer.axes:  # type: ignore[operator]
-            raise ValueError(
-                f"{config.mixer} has no {config.capacity.axis} axis; one of {', '.join(mixer.axes)}"  # type: ignore[arg-type]
-            )
-        if config.capacity.axis == "key" and config.capacity.gate == "write" and (
-            config.capacity.key_norm != "before_mask"
-        ):
-            raise ValueError("gate=write on the key axis reads with the whole key: key_norm must be before_mask")
-        if not config.capacity.is_static:
-            config.capacity.check_axis(config.axis_dim())
+        _check(config)
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embed.weight, std=0.02)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.stack = [Block(config) for _ in range(config.n_layers)]
+        self.blocks = nn.ModuleList(self.stack)
         self.norm = nn.RMSNorm(config.d_model, eps=1e-5)
+
+    def set_capacity(self, capacity: Capacity) -> None:
+        """Another capacity on the same weights. ValueError or CapacityError when the memory cannot have it."""
+        config = replace(self.config, capacity=capacity)
+        _check(config)
+        self.config = config
+        for block in self.stack:
+            block.mixer.set_config(config)
 
     def init_state(self, batch: int) -> DecoderState:
         """The state before the first token."""
-        return DecoderState(layers=tuple(b.mixer.init_state(batch) for b in self.blocks))
+        return DecoderState(layers=tuple(b.mixer.init_state(batch) for b in self.stack))
 
     def active(self, start: int, length: int) -> list[int] | None:
         """Open coordinates at positions start+1 .. start+length; None when static (the base model, bit for bit)."""
@@ -123,7 +125,7 @@ class DecoderLM(nn.Module):
         state = state or self.init_state(ids_BT.shape[0])
         active = self.active(state.position, ids_BT.shape[1])
         x, layers = self.embed(ids_BT), []
-        for block, layer in zip(self.blocks, state.layers, strict=True):
+        for block, layer in zip(self.stack, state.layers, strict=True):
             x, layer = block(x, layer, active, form)
             layers.append(layer)
         return self.norm(x), DecoderState(layers=tuple(layers), position=state.position + ids_BT.shape[1])
@@ -151,5 +153,15 @@ class DecoderLM(nn.Module):
         rows = []
         for ids, cuts in zip(ids_BT, starts, strict=True):
             edges = [*sorted({0, *cuts}), len(ids)]
-            rows.append(torch.cat([self(ids[None, a:b]) for a, b in zip(edges, edges[1:], strict=False)], 1))
+            rows.append(torch.cat([self(ids[None, a:b]) for a, b in pairwise(edges)], 1))
         return torch.cat(rows)
+
+
+def _check(config: ModelConfig) -> None:
+    capacity, axes = config.capacity, MIXERS[config.mixer].axes
+    if capacity.axis not in axes:
+        raise ValueError(f"{config.mixer} has no {capacity.axis} axis; one of {', '.join(axes)}")
+    if capacity.axis == "key" and capacity.gate == "write" and capacity.key_norm != "before_mask":
+        raise ValueError("gate=write on the key axis reads with the whole key: key_norm must be before_mask")
+    if not capacity.is_static:
+        capacity.check_axis(config.axis_dim())

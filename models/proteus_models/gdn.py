@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import torch
-from proteus_kernels import delta
 from torch import Tensor, nn
 
+from proteus_kernels import delta
 from proteus_models.config import ModelConfig
-from proteus_models.layers import GatedOutput, Projections
+from proteus_models.mixer import Mixer
 
 GDNState = tuple[Tensor, Tensor]  # convolution tail, S_BHKV in fp32 (or fp64 in an fp64 model)
 
 
-class GDNMixer(nn.Module):
+class GDNMixer(Mixer):
     """x_BTD -> y_BTD. log decay = -exp(A) softplus(W_a x + dt), beta = sigmoid(W_b x), per head."""
 
     axes = ("key", "value", "head")
     memory = "matrix"
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         h = config.n_heads
-        self.projections = Projections(config)
         self.gates = nn.Linear(config.d_model, 2 * h)
         self.log_rate = nn.Parameter(torch.zeros(h))
-        self.output = GatedOutput(config)
         with torch.no_grad():  # decay starts near 1 (a half-life of about 5,000 tokens) and beta at one half
             self.gates.weight.mul_(0.1)
             self.gates.bias[:h].fill_(-9.0)
             self.gates.bias[h:].zero_()
         if config.capacity.m0 == "learned":
-            self.m0 = nn.Parameter(torch.randn(h, config.head_k, config.head_v) * config.head_k**-0.5)
+            self.m0 = self.learned_start(config.head_k, config.head_v, fan_in=config.head_k)
 
     def init_state(self, batch: int) -> GDNState:
         c, like = self.config, self.log_rate

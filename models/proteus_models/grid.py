@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from proteus_bench.errors import UsageError
 from proteus_bench.grammar import parse_model
 from proteus_bench.schedules import BUILTIN, Capacity
-
 from proteus_models.checkpoint import save_checkpoint
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
@@ -65,7 +65,7 @@ def train_recipe(
         model, progress = _phase(
             config, trunk.state_dict(), recipe.branch, source, base / branch.name, "branch", seed, report
         )
-        model.config = config  # the span back at N
+        model.set_capacity(config.capacity)  # the span back at N
         card = _card(recipe, branch, config, seed, trunk_progress, progress, tokenizer, model)
         save_checkpoint(target, model, card)
         written.append(target)
@@ -79,7 +79,7 @@ def _vocab() -> int:
 def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
     """The model of a branch; the trunk (None) is the static model with the recipe's own axis and start."""
     span = recipe.model["train_length"]
-    static = Capacity.static(span=span, **recipe.capacity)
+    static = Capacity.static(span=span, **recipe.capacity)  # type: ignore[arg-type]
     capacity = static
     if branch is not None and branch.schedule != "static":
         spec = parse_model(f"{recipe.backbone}+{branch.schedule}", models=[recipe.backbone], schedules=BUILTIN)
@@ -120,4 +120,3 @@ def _card(
 def _summary(p: Progress) -> dict[str, Any]:
     kept = ("step", "tokens", "answer_loss", "digit_accuracy", "crossed_90_at", "seconds", "status", "history")
     return json.loads(json.dumps({k: round(v, 4) if isinstance(v := getattr(p, k), float) else v for k in kept}))
-

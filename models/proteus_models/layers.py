@@ -63,9 +63,7 @@ class Projections(nn.Module):
     def tail(self, batch: int, like: Tensor) -> Tensor:
         return like.new_zeros(batch, self.config.conv_width - 1, sum(self.sizes))
 
-    def forward(
-        self, x_BTD: Tensor, tail: Tensor, active: list[int] | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, x_BTD: Tensor, tail: Tensor, active: list[int] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         c, cap = self.config, self.config.capacity
         mixed, tail = self.conv(self.linear(x_BTD), tail)
         q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in mixed.split(self.sizes, -1))

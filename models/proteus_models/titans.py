@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import ClassVar
 
 import torch
-from proteus_kernels import titans_linear, titans_mlp
-from proteus_kernels.titans_common import TitansState
 from torch import Tensor, nn
 
+from proteus_kernels import titans_linear, titans_mlp
+from proteus_kernels.titans_common import TitansState
 from proteus_models.config import ModelConfig
-from proteus_models.layers import GatedOutput, Projections
+from proteus_models.mixer import Mixer
 
 LMMState = tuple[Tensor, TitansState]
 
@@ -35,19 +36,14 @@ class TitansGates(nn.Module):
         return log(keep), log(eta), self.theta_max * theta.sigmoid()
 
 
-class TitansMixer(nn.Module):
+class TitansMixer(Mixer):
     """x_BTD -> y_BTD; weights, momentum and anchor of the memory are the state. Subclasses name kernel and memory."""
 
-    axes: tuple[str, ...]
-    memory: str
-    kernel: ModuleType
+    kernel: ClassVar[ModuleType]
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.projections = Projections(config)
+        super().__init__(config)
         self.gates = TitansGates(config)
-        self.output = GatedOutput(config)
 
     def memory_start(self, batch: int) -> tuple[Tensor, ...]:
         """M_0, one copy per row of the batch."""
@@ -74,15 +70,14 @@ class TitansMixer(nn.Module):
 class TitansLinearMixer(TitansMixer):
     """M_BHKV, starting at zero or learned."""
 
-    axes = ("key", "value", "head")
-    memory = "matrix"
-    kernel = titans_linear
+    axes: ClassVar = ("key", "value", "head")
+    memory: ClassVar = "matrix"
+    kernel: ClassVar = titans_linear
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         if config.capacity.m0 == "learned":
-            shape = (config.n_heads, config.head_k, config.head_v)
-            self.m0 = nn.Parameter(torch.randn(shape) * config.head_k**-0.5)
+            self.m0 = self.learned_start(config.head_k, config.head_v, fan_in=config.head_k)
 
     def memory_start(self, batch: int) -> tuple[Tensor, ...]:
         c = self.config
@@ -94,17 +89,17 @@ class TitansLinearMixer(TitansMixer):
 class TitansMLPMixer(TitansMixer):
     """W1_BHNK and W2_BHVN, always learned at the start: a zero start has zero gradient."""
 
-    axes = ("hidden",)
-    memory = "mlp"
-    kernel = titans_mlp
+    axes: ClassVar = ("hidden",)
+    memory: ClassVar = "mlp"
+    kernel: ClassVar = titans_mlp
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         if config.capacity.m0 != "learned":
             raise ValueError("an MLP memory needs m0=learned: from a zero start both layers' gradients vanish")
-        h, n = config.n_heads, config.memory_hidden
-        self.w1 = nn.Parameter(torch.randn(h, n, config.head_k) * config.head_k**-0.5)
-        self.w2 = nn.Parameter(torch.randn(h, config.head_v, n) * n**-0.5)
+        n = config.memory_hidden
+        self.w1 = self.learned_start(n, config.head_k, fan_in=config.head_k)
+        self.w2 = self.learned_start(config.head_v, n, fan_in=n)
 
     def memory_start(self, batch: int) -> tuple[Tensor, ...]:
         return tuple(w.expand(batch, *w.shape) for w in (self.w1, self.w2))

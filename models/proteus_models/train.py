@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 from proteus_models.recipe import Phase, Stage
 from proteus_models.train_data import RowSource
@@ -91,10 +90,8 @@ class PhaseTrainer:
         p = self.progress
         rows = max(1, stage.batch_tokens // stage.length)
         ids, labels, kinds = (torch.from_numpy(x) for x in self.source.batch(self.label, p.step, rows, stage.length))
-        self.raw.config = replace(self.raw.config, capacity=_spanned(self.raw.config, stage.length))
-        for block in self.raw.blocks:
-            block.mixer.config = self.raw.config
-            block.mixer.projections.config = self.raw.config
+        # the span follows the row length up to N: short rows then also reach the last block
+        self.raw.set_capacity(self.raw.config.capacity.with_span(min(stage.length, self.raw.config.train_length)))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * self._factor()
@@ -168,7 +165,9 @@ class PhaseTrainer:
 def optimizers(model: DecoderLM, phase: Phase) -> list[torch.optim.Optimizer]:
     """AdamW on everything; with `phase.muon_lr`, Muon on the blocks' matrices (it finds recall 3-4 times sooner)."""
     named = list(model.named_parameters())
-    matrices = [p for n, p in named if phase.muon_lr and n.startswith("blocks.") and n.endswith("weight") and p.ndim == 2]
+    matrices = [
+        p for n, p in named if phase.muon_lr and n.startswith("blocks.") and n.endswith("weight") and p.ndim == 2
+    ]
     taken = {id(p) for p in matrices}
     decayed = [p for _, p in named if p.ndim >= 2 and id(p) not in taken]
     rest = [p for _, p in named if p.ndim < 2]
@@ -180,11 +179,6 @@ def optimizers(model: DecoderLM, phase: Phase) -> list[torch.optim.Optimizer]:
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]
     return made
-
-
-def _spanned(config: ModelConfig, length: int) -> Any:
-    """The capacity with its span at the current row length: short rows then also reach the last block."""
-    return config.capacity.with_span(min(length, config.train_length))
 
 
 def losses(model: DecoderLM, h_BTD: Tensor, labels: Tensor, kinds: Tensor) -> tuple[Tensor, float, float]:

@@ -7,13 +7,13 @@ of (seed, stage, index).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from proteus_tasks import haystack, niah_text
-from proteus_tasks.resources import data_dir
 
 from proteus_models.tokenizer import MicroTokenizer
+from proteus_tasks import haystack, niah_text, vocabulary
 
 IGNORE = -100
 Piece = tuple[np.ndarray, np.ndarray]  # token ids, and their kinds
@@ -42,7 +42,7 @@ class RowSource:
         self.tokenizer, self.config, self.seed = tokenizer, config, seed
         self.sentences = [np.array(tokenizer.encode(" " + s), np.int64) for s in haystack.sentences("train")]
         self.noise = [np.array(tokenizer.encode(" " + s), np.int64) for s in niah_text.NOISE]
-        self.words = train_words()
+        self.words = vocabulary.words("train")
         self.instruction = np.array(tokenizer.encode(niah_text.INSTRUCTION), np.int64)
 
     def batch(self, stage: str, index: int, rows: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -59,7 +59,7 @@ class RowSource:
     def _row(self, rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
         c = self.config
         top = max(c.min_facts, min(c.max_facts, length // c.tokens_per_fact))
-        n_facts = int(round(np.exp(rng.uniform(np.log(max(1, top // 4)), np.log(top)))))
+        n_facts = round(float(np.exp(rng.uniform(np.log(max(1, top // 4)), np.log(top)))))
         facts = self._facts(rng, n_facts)
         room = length + 1 - len(self.instruction) - sum(len(p) for fact in facts for p, _ in fact)
         while room < 0 and len(facts) > 1:
@@ -75,7 +75,7 @@ class RowSource:
         pieces: list[tuple[np.ndarray, np.ndarray | None]] = [(self.instruction, None)]
         done = 0
         for place, piece in places:
-            stop = int(round(place))
+            stop = round(place)
             pieces += [(s, None) for s in hay[done:stop]]
             pieces.append(piece)
             done = max(done, stop)
@@ -111,7 +111,9 @@ class RowSource:
     def _ask(self, rng: np.random.Generator, key: str, golds: tuple[str, ...]) -> Piece:
         gold = niah_text.gold_continuation(golds)
         if len(golds) > 1:
-            return self._piece([(niah_text.question_all(key, len(golds)) + niah_text.answer_prefix(key), 0), (gold + ".", 1)])
+            return self._piece(
+                [(niah_text.question_all(key, len(golds)) + niah_text.answer_prefix(key), 0), (gold + ".", 1)]
+            )
         if rng.random() < self.config.question_share:
             return self._piece([(niah_text.question(key) + niah_text.answer_prefix(key), 0), (gold + ".", 1)])
         head = niah_text.needle_sentence(key, golds[0]).removesuffix(f"{gold}.")
@@ -125,22 +127,24 @@ class RowSource:
         )
 
 
-def train_words() -> list[str]:
-    words = (data_dir() / "words.txt").read_text("ascii").split()
-    return [w for i, w in enumerate(words) if i % 10 < 6]
-
-
 def draw_number(rng: np.random.Generator) -> str:
     """A 7-digit number of the train split."""
-    while True:
-        n = int(rng.integers(1_000_000, 10_000_000))
-        if n % 97 < 58:
-            return str(n)
+    low, high = vocabulary.NUMBER_LOW, vocabulary.NUMBER_HIGH
+    return _of_train_split(lambda: str(rng.integers(low, high)))
 
 
 def draw_uuid(rng: np.random.Generator) -> str:
     """32 hex digits of the train split in the usual grouping."""
-    while True:
+
+    def candidate() -> str:
         h = rng.bytes(16).hex()
-        if int(h, 16) % 97 < 58:
-            return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+        return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+    return _of_train_split(candidate)
+
+
+def _of_train_split(candidate: Callable[[], str]) -> str:
+    while True:
+        value = candidate()
+        if vocabulary.value_split(value) == "train":
+            return value

@@ -65,7 +65,9 @@ def available(root: Path | None = None) -> list[ZooEntry]:
     root = root or zoo_root()
     entries = []
     for folder in sorted(p for p in root.iterdir() if p.is_dir()):
-        seeds = sorted(int(p.name[4:]) for p in folder.glob("seed*") if p.name[4:].isdigit() and (p / "card.json").exists())
+        seeds = sorted(
+            int(p.name[4:]) for p in folder.glob("seed*") if p.name[4:].isdigit() and (p / "card.json").exists()
+        )
         if not seeds:
             continue
         stem, _, size = folder.name.partition("@")
@@ -94,7 +96,12 @@ def tokenizer(root: Path | None = None) -> Any:
 
 
 def load(
-    name: str, schedule: str, size: str = MICRO, seed: int = 0, capacity: Capacity | None = None, root: Path | None = None
+    name: str,
+    schedule: str,
+    size: str = MICRO,
+    seed: int = 0,
+    capacity: Capacity | None = None,
+    root: Path | None = None,
 ) -> Loaded:
     """Load one seed; `capacity` replaces the trained capacity on the same weights."""
     from proteus_models.checkpoint import load_checkpoint

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from proteus_kernels.titans_common import TitansState
 from torch import Tensor
+
+from proteus_kernels.titans_common import TitansState
 
 B, H, K, V, N = 2, 4, 8, 8, 8
 
@@ -72,7 +73,7 @@ def everything(run: Callable[[], list[Tensor]], inputs: list[Tensor], seed: int 
 def worst(a: list[Tensor], b: list[Tensor]) -> float:
     """Largest difference over all tensors, each relative to its own largest entry."""
     pairs: Any = zip(a, b, strict=True)
-    return max(float((x - y).abs().max() / y.abs().max().clamp_min(1e-6)) for x, y in pairs)
+    return max(float((x - y).detach().abs().max() / y.detach().abs().max().clamp_min(1e-6)) for x, y in pairs)
 
 
 def staircase(length: int, delta: int, block: int, dim: int) -> list[int]:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from helpers import H, K, V, delta_inputs, everything, staircase, worst
-from proteus_kernels import delta
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+
+from proteus_kernels import delta
 
 DIM = {"key": K, "value": V, "head": H}
 BLOCK = {"key": 2, "value": 2, "head": 1}
 
 
-def both(length: int, start: str, active: list[int] | None, dtype: torch.dtype = torch.float64, **choices: object) -> float:
-    results = []
-    for form, extra in ((delta.chunk, {"chunk_size": 5}), (delta.recurrent, {})):
+def both(
+    length: int, start: str, active: list[int] | None, dtype: torch.dtype = torch.float64, **choices: object
+) -> float:
+    def run(form: Callable[..., tuple[Tensor, Tensor]], **extra: object) -> list[Tensor]:
         x = delta_inputs(length, start=start, dtype=dtype)
-        results.append(everything(lambda: list(form(**x, active=active, **choices, **extra)), list(x.values())))
-    return worst(*results)
+        return everything(lambda: list(form(**x, active=active, **choices, **extra)), list(x.values()))
+
+    return worst(run(delta.chunk, chunk_size=5), run(delta.recurrent))
 
 
 @pytest.mark.parametrize("start", ["zero", "random"])
 @pytest.mark.parametrize("read", ["post", "pre"])
 @pytest.mark.parametrize("gate", ["both", "write", "read", "none"])
 @pytest.mark.parametrize("axis", ["key", "value", "head"])
-def test_chunk_equals_definition_for_every_axis_gate_read_and_start(axis: str, gate: str, read: str, start: str) -> None:
+def test_chunk_equals_definition_for_every_axis_gate_read_and_start(
+    axis: str, gate: str, read: str, start: str
+) -> None:
     active = staircase(23, 6, BLOCK[axis], DIM[axis])
     for decay_locked in ("masked", "unmasked"):
         assert both(23, start, active, axis=axis, gate=gate, read=read, decay_locked=decay_locked) < 1e-11

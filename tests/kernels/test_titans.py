@@ -7,9 +7,10 @@ from types import ModuleType
 import pytest
 import torch
 from helpers import H, K, N, V, everything, staircase, titans_inputs, titans_state, worst
-from proteus_kernels import titans_linear, titans_mlp
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+
+from proteus_kernels import titans_linear, titans_mlp
 
 DIM = {"key": K, "value": V, "head": H, "hidden": N}
 BLOCK = {"key": 2, "value": 2, "head": 1, "hidden": 2}
