@@ -49,10 +49,9 @@ def train_recipe(
         if name not in names:
             raise UsageError(f"recipe {recipe.name} has no branch {name!r}; it has {', '.join(names)}")
     tokenizer = MicroTokenizer.from_file(zoo_root() / "tokenizer.json")
-    source = RowSource(tokenizer, DataConfig(**recipe.data), seed)
     trunk_config = _config(recipe, None, tokenizer.vocab_size)
     base = work / f"{recipe.name}-{recipe.sha256[:8]}-seed{seed}"
-    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, source, base / "trunk", "trunk", seed, report)
+    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, tokenizer, base / "trunk", "trunk", seed, report)
     written = []
     for branch in recipe.branches:
         target = zoo / branch.name / f"seed{seed}"
@@ -63,7 +62,7 @@ def train_recipe(
             continue
         config = _config(recipe, branch, tokenizer.vocab_size)
         model, progress = _phase(
-            config, trunk.state_dict(), recipe.branch, source, base / branch.name, "branch", seed, report
+            config, trunk.state_dict(), recipe.branch, tokenizer, base / branch.name, "branch", seed, report
         )
         model.set_capacity(config.capacity)  # the span back at N
         card = _card(recipe, branch, config, seed, trunk_progress, progress, tokenizer, model)
@@ -88,13 +87,14 @@ def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
 
 
 def _phase(
-    config: ModelConfig, weights: dict[str, Any] | None, phase: Phase, source: RowSource, folder: Path, label: str,
+    config: ModelConfig, weights: dict[str, Any] | None, phase: Phase, tokenizer: MicroTokenizer, folder: Path, label: str,
     seed: int, report: Report,
 ) -> tuple[DecoderLM, Progress]:  # fmt: skip
     torch.manual_seed(seed)
     model = DecoderLM(config)
     if weights is not None:
         model.load_state_dict(weights)
+    source = RowSource(tokenizer, DataConfig(**phase.data), seed)
     trainer = PhaseTrainer(model, phase, source, folder, label=label)
     progress = trainer.run(lambda row: report({"model": folder.name, "seed": seed, **row}))
     return model, progress
@@ -110,7 +110,7 @@ def _card(
         "n_parameters": sum(p.numel() for p in model.parameters()),
         "state_bytes": model.init_state(1).nbytes,
         "recipe": recipe.name, "recipe_sha256": recipe.sha256, "protocol": "branching",
-        "tokenizer": tokenizer.fingerprint, "data": asdict(DataConfig(**recipe.data)), "data_split": "train",
+        "tokenizer": tokenizer.fingerprint, "data": asdict(DataConfig(**recipe.branch.data)), "data_split": "train",
         "trunk": _summary(trunk), "branch": _summary(own), "tokens": trunk.tokens + own.tokens,
         "machine": {"torch": torch.__version__, "threads": torch.get_num_threads(), "python": platform.python_version()},
         "written": time.strftime("%Y-%m-%d", time.gmtime()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Stages under one learning-rate schedule: warm-up, constant, linear decay over the last `decay` of the tokens."""
+    """Stages over one kind of rows (`data`: fields of DataConfig) under one learning-rate schedule: warm-up, constant, linear decay over the last `decay` of the tokens."""
 
     stages: tuple[Stage, ...]
+    data: dict[str, Any] = field(default_factory=dict)
     lr: float = 3e-3
     muon_lr: float = 0.0
     warmup_steps: int = 100
@@ -64,7 +65,6 @@ class Recipe:
     backbone: str
     model: dict[str, Any]
     capacity: dict[str, str]
-    data: dict[str, Any]
     trunk: Phase
     branch: Phase
     branches: tuple[Branch, ...]
@@ -81,14 +81,14 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def _recipe(raw: dict[str, Any]) -> Recipe:
-    _only(raw, {"name", "backbone", "model", "capacity", "data", "trunk", "branch", "branches"}, "recipe")
+    _only(raw, {"name", "backbone", "model", "capacity", "trunk", "branch", "branches"}, "recipe")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
     branches = tuple(_make(Branch, b) for b in raw["branches"])
     names = [b.name for b in branches]
     if len(set(names)) != len(names):
         raise ValueError("two branches have one name")
     return Recipe(
-        name=raw["name"], backbone=raw["backbone"], model=raw["model"], capacity=raw["capacity"], data=raw.get("data", {}),
+        name=raw["name"], backbone=raw["backbone"], model=raw["model"], capacity=raw["capacity"],
         trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
     )  # fmt: skip
 
