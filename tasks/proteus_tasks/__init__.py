@@ -5,9 +5,9 @@ from __future__ import annotations
 from .errors import DataFileError, LengthBudgetError, OutputError, SuiteError, TaskError
 from .item import Item, Needle, Question
 from .niah import VARIANTS, NiahTask
+from .task import Task
 from .tokenizers import ByteTokenizer, CallableTokenizer, FileTokenizer, Tokenizer
 
-Task = NiahTask
 TASKS: dict[str, Task] = {task.id: task for task in VARIANTS.values()}
 """Every shipped task by id."""
 
@@ -20,6 +20,7 @@ __all__ = [
     "Item",
     "LengthBudgetError",
     "Needle",
+    "NiahTask",
     "OutputError",
     "Question",
     "SuiteError",

@@ -34,7 +34,7 @@ FUNCTION_WORDS = frozenset(
     through throughout thus till together too took toward towards twice under underneath unless unlike until unto upon upward
     usually various very want well went were what whatever when whence whenever where whereas whereby wherein whereof
     wherever whether which whichever while whilst whoever whole whom whose will with within without would yeah year years yet
-    your yours yourself yourselves""".split()
+    your yours yourself yourselves""".split()  # noqa: SIM905
 )
 _NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)_[a-z]+\.txt$")
 

@@ -1,0 +1,65 @@
+"""Freeze suites: `python -m proteus_tasks.freeze [--check] [SUITE...]` writes, or checks, the item hashes of the suite files.
+
+Hashes are kept per tokenizer fingerprint: bytes, and the shipped micro tokenizer where it is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from .errors import TaskError
+from .resources import micro_tokenizer_path, suites_dir
+from .suites import Suite, list_suites, load_suite, task_hash
+from .tokenizers import Tokenizer, resolve
+
+
+def shipped_tokenizers() -> list[Tokenizer]:
+    """The tokenizers for which hashes are kept."""
+    return [resolve("bytes")] + ([resolve("micro")] if micro_tokenizer_path() is not None else [])
+
+
+def render(suite: Suite, hashes: dict[str, dict[str, str]]) -> str:
+    """The suite file's text with these hashes."""
+    lines = [f"{key} = {json.dumps(getattr(suite, key))}" for key in ("id", "version", "description")]
+    lines += [f"data_seed = {suite.data_seed}", f'split = "{suite.split}"', f"length = {suite.length}", f"n = {suite.n}"]
+    lines += ["tasks = [", *(f'    "{task}",' for task in suite.tasks), "]"]
+    for fingerprint in sorted(hashes):
+        lines += ["", f'[hashes."{fingerprint}"]']
+        lines += [f'"{task}" = "{hashes[fingerprint][task]}"' for task in suite.tasks]
+    return "\n".join(lines) + "\n"
+
+
+def changed_tasks(suite: Suite, tokenizer: Tokenizer, tasks: Sequence[str] | None = None) -> list[str]:
+    """Tasks whose items are not those that the suite froze for this tokenizer; all of them where it froze none."""
+    frozen = suite.hashes.get(tokenizer.fingerprint, {})
+    return [task for task in tasks or suite.tasks if frozen.get(task) != task_hash(suite, task, tokenizer)]
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0 frozen or unchanged, 1 `--check` found a difference, 2 usage, 3 invalid file."""
+    check = "--check" in arguments
+    names = [argument for argument in arguments if argument != "--check"] or list(list_suites())
+    try:
+        suites = [load_suite(name) for name in names]
+        tokenizers = shipped_tokenizers()
+    except TaskError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    different = 0
+    for suite in suites:
+        if check:
+            for tokenizer in tokenizers:
+                for task in changed_tasks(suite, tokenizer):
+                    different += 1
+                    print(f"{suite.id}: {task} changed for tokenizer {tokenizer.fingerprint[:16]}")
+            continue
+        hashes = {t.fingerprint: {task: task_hash(suite, task, t) for task in suite.tasks} for t in tokenizers}
+        (suites_dir() / f"{suite.id}.toml").write_text(render(suite, hashes), encoding="utf-8")
+        print(f"{suite.id}: frozen for {', '.join(f[:16] for f in hashes)}", flush=True)
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
