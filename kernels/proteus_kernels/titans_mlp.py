@@ -13,7 +13,8 @@ A zero start is dead (both gradients vanish), so M_0 is learned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -106,18 +107,13 @@ def chunk(
     for start, stop, size, n in pieces(active, length, dim, inner, state.offset):
         s = slice(start, stop)
         coef = coefficients(*(g[:, :, s].unflatten(2, (-1, size)) for g in gates), pre=pre)
-        decay = gates[0][:, :, s].unflatten(2, (-1, size)) if decay_locked == "unmasked" else None
-        rows = {name: x.unbind(2) for name, x in vars(coef).items()}
+        decay = gates[0][:, :, s].unflatten(2, (-1, size)).unbind(2) if decay_locked == "unmasked" else None
         c = counts(n, dim, gate)
-        for i in range((stop - start) // size):
-            at = slice(start + i * size, start + (i + 1) * size)
-            if (state.offset + at.start) % inner == 0:
+        for i, x in enumerate(_inner_chunks(q[:, :, s], k[:, :, s], v[:, :, s], coef, size)):
+            if (state.offset + start + i * size) % inner == 0:
                 anchor = weights
-            row = Coefficients(**{name: x[i] for name, x in rows.items()})
-            locked_decay = None if decay is None else decay[:, :, i]
-            y, weights, momentum = _one_chunk(
-                q[:, :, at], k[:, :, at], v[:, :, at], row, locked_decay, weights, momentum, anchor, c, pre
-            )
+            locked_decay = None if decay is None else decay[i]
+            y, weights, momentum = _one_chunk(x, locked_decay, weights, momentum, anchor, c, pre)
             outs.append(y)
     out = (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
     offset = (state.offset + length) % inner
@@ -125,6 +121,51 @@ def chunk(
 
 
 Pair = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inner:
+    """What one inner chunk needs and no weights can change, computed for all chunks at once. [B, H, C, .]
+
+    reads = [b q | f q]; qk_mix = QK^T . G; writes = [G_C . k | N_C . k]; ends = b_C, f_C, m_C.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    reads: Tensor
+    qk_mix: Tensor
+    writes: Tensor
+    mix: Tensor
+    carried: Tensor
+    end_rows: Tensor
+    ends: tuple[Tensor, Tensor, Tensor]
+
+
+def _inner_chunks(q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, size: int) -> Iterator[_Inner]:
+    q, k, v = (x.unflatten(2, (-1, size)) for x in (q, k, v))
+    carried = torch.stack([coef.keep, coef.carry], -1)  # [..., C, 2]
+    end_rows = torch.stack([coef.end_mix, coef.end_surprise], -1)
+    parts = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "reads": _outer(carried, q),
+        "qk_mix": (q @ k.mT) * coef.mix,
+        "writes": _outer(end_rows, k),
+        "mix": coef.mix,
+        "carried": carried,
+        "end_rows": end_rows,
+    }
+    ends = [x[..., None, None].unbind(2) for x in (coef.end_keep, coef.end_carry, coef.end_momentum)]
+    columns = {name: x.unbind(2) for name, x in parts.items()}
+    for i in range(q.shape[2]):
+        yield _Inner(**{name: x[i] for name, x in columns.items()}, ends=(ends[0][i], ends[1][i], ends[2][i]))
+
+
+def _outer(factors: Tensor, x: Tensor) -> Tensor:
+    """[f_1 x | f_2 x]: factors [..., C, 2], x [..., C, D] -> [..., C, 2 D]."""
+    return (factors[..., :, :, None] * x[..., :, None, :]).flatten(-2)
 
 
 def _only_hidden(axis: str) -> None:
@@ -137,31 +178,26 @@ def _split(pair: Pair, n: int) -> tuple[Pair, Pair]:
 
 
 def _one_chunk(
-    q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, decay: Tensor | None,
-    weights: Pair, momentum: Pair, anchor: Pair, c: Counts, pre: bool,
-) -> tuple[Tensor, Pair, Pair]:  # fmt: skip
-    """One inner chunk of one unlock segment; q, k, v [B, H, C, .]."""
+    x: _Inner, decay: Tensor | None, weights: Pair, momentum: Pair, anchor: Pair, c: Counts, pre: bool
+) -> tuple[Tensor, Pair, Pair]:
+    """One inner chunk of one unlock segment."""
     dim, w = weights[0].shape[2], c.write
-    target = v
-    if w < dim:
-        locked = _split(weights, w)[1]
-        if c.predict > w:  # gate write: the prediction reads the locked units of the anchor too
-            l1, l2 = _split(anchor, w)[1]
-            target = v - silu(k @ l1.mT) @ l2.mT
-        weights, momentum_open = _split(weights, w)[0], _split(momentum, w)[0]
-        anchor_open = _split(anchor, w)[0]
-    else:
-        momentum_open, anchor_open = momentum, anchor
-    y, new_weights, new_momentum = _dual(q, k, target, coef, weights, momentum_open, anchor_open, c.output)
-    if w < dim:
-        if c.output > w:
-            y = y + _locked_read(q, locked, decay, pre)
-        rest_m = _split(momentum, w)[1]
-        if decay is not None:
-            end = decay.sum(-1).exp()[..., None, None]
-            locked = (locked[0] * end, locked[1] * end)
-        new_weights = (torch.cat([new_weights[0], locked[0]], 2), torch.cat([new_weights[1], locked[1]], 3))
-        new_momentum = (torch.cat([new_momentum[0], rest_m[0]], 2), torch.cat([new_momentum[1], rest_m[1]], 3))
+    if w == dim:
+        return _dual(x, x.v, weights, momentum, anchor, c.output)
+    locked, rest = _split(weights, w)[1], _split(momentum, w)[1]
+    target = x.v
+    if c.predict > w:  # gate write: the prediction reads the locked units of the anchor too
+        l1, l2 = _split(anchor, w)[1]
+        target = target - silu(x.k @ l1.mT) @ l2.mT
+    opened = [_split(pair, w)[0] for pair in (weights, momentum, anchor)]
+    y, new_weights, new_momentum = _dual(x, target, opened[0], opened[1], opened[2], c.output)
+    if c.output > w:
+        y = y + _locked_read(x.q, locked, decay, pre)
+    if decay is not None:
+        end = decay.sum(-1).exp()[..., None, None]
+        locked = (locked[0] * end, locked[1] * end)
+    new_weights = (torch.cat([new_weights[0], locked[0]], 2), torch.cat([new_weights[1], locked[1]], 3))
+    new_momentum = (torch.cat([new_momentum[0], rest[0]], 2), torch.cat([new_momentum[1], rest[1]], 3))
     return y, new_weights, new_momentum
 
 
@@ -175,29 +211,31 @@ def _locked_read(q: Tensor, locked: Pair, decay: Tensor | None, pre: bool) -> Te
 
 
 def _dual(
-    q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, weights: Pair, momentum: Pair, anchor: Pair, output: int
+    x: _Inner, target: Tensor, weights: Pair, momentum: Pair, anchor: Pair, output: int
 ) -> tuple[Tensor, Pair, Pair]:
-    """Both layers in dual form on the open units; `output` units of them are read."""
-    z = k @ anchor[0].mT
-    a = silu(z)
-    e = a @ anchor[1].mT - v
-    dz = silu_slope(z) * (e @ anchor[1])
-    keep, carry = coef.keep[..., None], coef.carry[..., None]
-    r = min(output, weights[0].shape[2])
-    h = _read(q, k, dz[..., :r], coef.mix, keep, carry, weights[0][:, :, :r].mT, momentum[0][:, :, :r].mT)
-    y = _read(silu(h), a[..., :r], e, coef.mix, keep, carry, weights[1][..., :r].mT, momentum[1][..., :r].mT)
-    ends = [x[..., None, None] for x in (coef.end_keep, coef.end_carry, coef.end_momentum)]
-    new_w, new_m = [], []
-    for left, right, x, s in ((dz, k, weights[0], momentum[0]), (e, a, weights[1], momentum[1])):
-        into_w = (left * coef.end_mix[..., None]).mT @ right
-        into_m = (left * coef.end_surprise[..., None]).mT @ right
-        new_w.append(ends[0] * x + ends[1] * s - into_w)
-        new_m.append(ends[2] * s - into_m)
-    return y, tuple(new_w), tuple(new_m)
-
-
-def _read(
-    x: Tensor, keys: Tensor, errors: Tensor, mix: Tensor, keep: Tensor, carry: Tensor, w: Tensor, s: Tensor
-) -> Tensor:
-    """x_t through the weights at t: b x W + f x S - (x keys^T . G) errors."""
-    return keep * (x @ w) + carry * (x @ s) - ((x @ keys.mT) * mix) @ errors
+    """Both layers in dual form on the open units; `output` units of them are read. [W | S] side by side: one product."""
+    z = x.k @ anchor[0].mT
+    s = z.sigmoid()
+    a = z * s
+    e = a @ anchor[1].mT - target
+    dz = (s + a - a * s) * (e @ anchor[1])  # silu'(z) = s + a (1 - s)
+    both_1 = torch.cat([weights[0], momentum[0]], -1)  # [N, 2K]
+    both_2 = torch.cat([weights[1].mT, momentum[1].mT], -2)  # [2N, V]
+    read_1, read_2, dz_read, a_read = both_1, both_2, dz, a
+    units = weights[0].shape[2]
+    if output < units:
+        read_1, dz_read, a_read = both_1[:, :, :output], dz[..., :output], a[..., :output]
+        read_2 = torch.cat([both_2[:, :, :output], both_2[:, :, units : units + output]], 2)
+    h = silu(x.reads @ read_1.mT - x.qk_mix @ dz_read)
+    y = _outer(x.carried, h) @ read_2 - ((h @ a_read.mT) * x.mix) @ e
+    step_1 = dz.mT @ x.writes  # [N, 2K]: into the weights | into the momentum
+    step_2 = _outer(x.end_rows, e).mT @ a  # [2V, N]
+    keep, carry, decay = x.ends
+    into_w1, into_s1 = step_1.chunk(2, -1)
+    into_w2, into_s2 = step_2.chunk(2, -2)
+    new_weights = tuple(
+        torch.addcmul(keep * w, carry, m) - d
+        for w, m, d in zip(weights, momentum, (into_w1, into_w2), strict=True)
+    )
+    new_momentum = tuple(decay * m - d for m, d in zip(momentum, (into_s1, into_s2), strict=True))
+    return y, new_weights, new_momentum
