@@ -23,7 +23,12 @@ def shipped_tokenizers() -> list[Tokenizer]:
 def render(suite: Suite, hashes: dict[str, dict[str, str]]) -> str:
     """The suite file's text with these hashes."""
     lines = [f"{key} = {json.dumps(getattr(suite, key))}" for key in ("id", "version", "description")]
-    lines += [f"data_seed = {suite.data_seed}", f'split = "{suite.split}"', f"length = {suite.length}", f"n = {suite.n}"]
+    lines += [
+        f"data_seed = {suite.data_seed}",
+        f'split = "{suite.split}"',
+        f"length = {suite.length}",
+        f"n = {suite.n}",
+    ]
     lines += ["tasks = [", *(f'    "{task}",' for task in suite.tasks), "]"]
     for fingerprint in sorted(hashes):
         lines += ["", f'[hashes."{fingerprint}"]']

@@ -69,7 +69,9 @@ class NiahTask:
         depths = rng.fractions(draft.seed("depths"), len(values)).tolist()
         if depth is not None:
             depths[0] = float(depth)
-        needles = [(keys[i // self.values], value, at) for i, (value, at) in enumerate(zip(values, depths, strict=True))]
+        needles = [
+            (keys[i // self.values], value, at) for i, (value, at) in enumerate(zip(values, depths, strict=True))
+        ]
         needles.sort(key=lambda needle: needle[2])
         questions = tuple(self._question(key, needles, tokenizer) for key in keys[: self.queries])
         plan = Plan(
