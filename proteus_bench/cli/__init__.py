@@ -12,10 +12,10 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code (0 ok, 1 failed cells or verification, 2 usage,
     3 invalid file, 4 environment, 5 partial, 6 gate not met, 130 interrupted)."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    sys.exit(invoke(sys.argv[1:] if argv is None else argv))
 
 
-def run(argv: Sequence[str]) -> int:
+def invoke(argv: Sequence[str]) -> int:
     """The exit code of one command. An unexpected exception is a defect and keeps its traceback."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # parallelism is by processes: threads would spin against each other
@@ -38,6 +38,8 @@ def run(argv: Sequence[str]) -> int:
         if not isinstance(exit_code, int):
             raise
         return _say(str(error), exit_code)
+    if code == INTERRUPTED:  # Typer turns Ctrl-C into this code without a word
+        return _say("interrupted; what was done is kept", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 

@@ -81,8 +81,9 @@ def _kernels() -> list[Row]:
     rows = []
     for name, mixer in sorted(MIXERS.items()):
         torch.manual_seed(0)
-        axis: Any = mixer.axes[0]  # type: ignore[index]
-        m0: Any = "learned" if mixer.memory == "mlp" else "zero"
+        kind: Any = mixer
+        axis = kind.axes[0]
+        m0: Any = "learned" if kind.memory == "mlp" else "zero"
         capacity = Capacity(schedule=Uniform(blocks=2, span=32), axis=axis, m0=m0)
         config = ModelConfig(
             mixer=name,

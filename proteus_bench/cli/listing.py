@@ -60,7 +60,7 @@ def _schedules() -> list[dict[str, Any]]:
     for name, cls in sorted(schedule_classes().items()):
         schedule = cls()
         presets = sorted(preset for preset, (target, _) in PRESETS.items() if target == name)
-        summary = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        summary = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".").replace("``", "").replace("**", "")
         rows.append(
             {
                 "schedule": name,

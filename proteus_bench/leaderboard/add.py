@@ -149,6 +149,8 @@ def _check_metrics(rows: list[dict[str, Any]], cell: CellBlock, key: CellKey) ->
     if not all(isinstance(row["strict"], float) and 0 <= row["strict"] <= 1 for row in rows):
         raise ValueError("a score is not a number between 0 and 1")
     again = cell_result(key, rows, complete=True)
+    if again.items_sha256 != cell.items_sha256:
+        raise ValueError("its items_sha256 is not that of its rows")
     if again.n != cell.n or cell.score is None or not math.isclose(again.interval.mean, cell.score, abs_tol=1e-9):
         raise ValueError("its score is not the mean of its rows")
 

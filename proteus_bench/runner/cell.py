@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from proteus_bench.backends import Answer, AskIds, Backend, open_backend
-from proteus_bench.runner.items import cell_items, encode_long, gold_text, stop_ids
+from proteus_bench.backends.weights import ZOO_VARIABLE
+from proteus_bench.runner.items import encode_long, gold_text, make_item, plan_suite, stop_ids
 from proteus_bench.runner.models import parse
 from proteus_bench.score import score
 from proteus_bench.store import CellKey, CellLog, RunFolder
@@ -21,12 +23,13 @@ from proteus_bench.store import CellKey, CellLog, RunFolder
 
 @dataclass(frozen=True)
 class CellJob:
-    """Everything a worker needs, as plain values. ``count`` items; ``batch_tokens`` of context prefilled together."""
+    """Everything a worker needs, as plain values. ``suite``: name or path; ``count`` items of ``questions`` each."""
 
     folder: str
     suite: str
     key: CellKey
     count: int
+    questions: int
     batch_tokens: int
 
 
@@ -37,16 +40,17 @@ def run_cell(job: CellJob) -> None:
     log = CellLog(folder.cell_path(job.key))
     times = CellLog(folder.time_path(job.key))
     try:
-        backend = _backend(job.key.model, job.key.seed)
+        suite = plan_suite(job.suite)
+        backend = _backend(job.key.model, job.key.seed, os.environ.get(ZOO_VARIABLE))
         held = {(row["index"], row["question"]) for row in log.rows}
         size = max(1, job.batch_tokens // job.key.length)
         for start in range(0, job.count, size):
-            items = cell_items(job.suite, job.key.task, job.key.length, backend.tokenizer, job.count)
-            chosen = items[start : min(start + size, job.count)]
-            places = [(start + i, q) for i, item in enumerate(chosen) for q in range(len(item.questions))]
-            if all(place in held for place in places):
+            end = min(start + size, job.count)
+            if all((index, question) in held for index in range(start, end) for question in range(job.questions)):
                 continue
-            rows, seconds = _answer(backend, chosen, start)
+            key = job.key
+            items = [make_item(suite, key.task, key.length, backend.tokenizer, index) for index in range(start, end)]
+            rows, seconds = _answer(backend, items, start)
             fresh = [(r, s) for r, s in zip(rows, seconds, strict=True) if (r["index"], r["question"]) not in held]
             log.append(row for row, _ in fresh)
             times.append({"index": r["index"], "question": r["question"], "seconds": s} for r, s in fresh)
@@ -57,7 +61,7 @@ def run_cell(job: CellJob) -> None:
 
 
 @lru_cache(maxsize=2)
-def _backend(model: str, seed: int) -> Backend:
+def _backend(model: str, seed: int, zoo: str | None) -> Backend:
     """The last two back ends stay loaded: a worker's cells come ordered by model and seed."""
     return open_backend(parse(model), seed)
 
@@ -109,6 +113,7 @@ def _rows(
                 slot,
                 {
                     "item": item.id,
+                    "item_sha256": item.sha256,
                     "prompt_sha256": hashlib.sha256(prompt.encode("utf-8")).hexdigest(),
                     "context_tokens": len(contexts[offset]),
                     "reached": item.reached,

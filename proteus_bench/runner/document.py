@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from proteus_bench.errors import InvalidFileError
 from proteus_bench.runner.environment import environment
 from proteus_bench.runner.execute import Executed
 from proteus_bench.runner.plan import Plan
@@ -34,8 +35,15 @@ def comparisons_of(plan: Plan, rows: Mapping[CellKey, list[dict[str, Any]]]) -> 
 
 
 def cell_results(plan: Plan, rows: Mapping[CellKey, list[dict[str, Any]]]) -> dict[CellKey, CellResult]:
-    """Metrics of every cell that has rows."""
-    return {key: cell_result(key, found, len(found) == plan.questions(key)) for key, found in rows.items() if found}
+    """Metrics of every cell that has rows. InvalidFileError (exit 3) when a whole cell's items are not the frozen ones."""
+    results = {key: cell_result(key, found, len(found) == plan.questions(key)) for key, found in rows.items() if found}
+    for key, result in results.items():
+        frozen = plan.suite.hashes.get(plan.infos[key.model, key.seed].tokenizer_sha256, {}).get(key.task)
+        whole = result.n == plan.suite.counts[key.task, key.length]
+        if whole and frozen not in (None, result.items_sha256):
+            place = f"{key.task} at {key.length}"
+            raise InvalidFileError(f"the items of {place} are not those that suite {plan.suite.name} froze")
+    return results
 
 
 def run_document(
@@ -113,6 +121,7 @@ def _cell_block(
         "compat": result.compat if result else None,
         "logprob": result.logprob if result else None,
         "error": failure.error[:2000] if failure is not None and failure.error else None,
+        "items_sha256": result.items_sha256 if result else None,
         "file": str(folder.cell_path(key).relative_to(folder.path)),
         "sha256": folder.file_hash(key),
     }

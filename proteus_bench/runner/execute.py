@@ -46,7 +46,7 @@ def execute(plan: Plan, folder: RunFolder, workers: int) -> Executed:
 
 
 def _run(plan: Plan, folder: RunFolder, workers: int, todo: list[CellKey], result: Executed) -> None:
-    jobs = [CellJob(str(folder.path), plan.suite.name, key, plan.cells[key], plan.spec.batch_tokens) for key in todo]
+    jobs = [_job(plan, folder, key) for key in todo]
     counter = _Counter(folder, todo, {key: len(rows) for key, rows in result.rows.items()})
     total = sum(map(plan.questions, plan.cells))
     with Progress(total, len(plan.cells), counter.total()) as progress:
@@ -61,6 +61,18 @@ def _run(plan: Plan, folder: RunFolder, workers: int, todo: list[CellKey], resul
             if outcome.error is not None:
                 _note_failure(job.key, outcome, result)
             tick()
+
+
+def _job(plan: Plan, folder: RunFolder, key: CellKey) -> CellJob:
+    count = plan.cells[key]
+    return CellJob(
+        folder=str(folder.path),
+        suite=plan.suite.source,
+        key=key,
+        count=count,
+        questions=plan.questions(key) // count,
+        batch_tokens=plan.spec.batch_tokens,
+    )
 
 
 def _note_failure(key: CellKey, outcome: Outcome, result: Executed) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from proteus_bench import __version__
 from proteus_bench.backends import BackendInfo, open_backend
 from proteus_bench.errors import UsageError
-from proteus_bench.runner.items import SuitePlan, check_lengths, plan_suite
+from proteus_bench.runner.items import SuitePlan, plan_suite, questions_per_item
 from proteus_bench.runner.models import Method, methods_of
 from proteus_bench.score import SCORER_ID, SCORER_VERSION
 from proteus_bench.spec import RunSpec
@@ -17,7 +17,10 @@ from proteus_bench.store import CellKey, digest
 
 @dataclass(frozen=True)
 class Plan:
-    """A resolved run. ``infos``: by (method text, seed). ``cells``: with their item counts, in running order."""
+    """A resolved run. ``infos``: by (method text, seed). ``cells``: with their item counts, in running order.
+
+    asked: questions an item by (task, length).
+    """
 
     spec: RunSpec
     suite: SuitePlan
@@ -25,10 +28,11 @@ class Plan:
     infos: dict[tuple[str, int], BackendInfo]
     cells: dict[CellKey, int]
     notes: tuple[str, ...]
+    asked: dict[tuple[str, int], int]
 
     def questions(self, key: CellKey) -> int:
         """Rows that the cell's log will hold."""
-        return self.cells[key] * self.suite.questions[key.task, key.length]
+        return self.cells[key] * self.asked[key.task, key.length]
 
     @property
     def is_partial(self) -> bool:
@@ -88,14 +92,15 @@ def make_plan(spec: RunSpec) -> Plan:
             infos[method.text, seed] = backend.info
             tokenizers[backend.info.tokenizer_sha256] = backend.tokenizer
             _preflight(method, backend.info, suite)
+    asked: dict[tuple[str, int], int] = {}
     for tokenizer in tokenizers.values():
-        check_lengths(suite, tokenizer)
+        asked = questions_per_item(suite, tokenizer, spec.limit)
     cells: dict[CellKey, int] = {}
     for method in methods:
         for seed in method.seeds:
             for (task, length), count in suite.counts.items():
                 cells[CellKey(method.text, task, length, seed)] = min(count, spec.limit or count)
-    return Plan(spec, suite, tuple(methods), infos, cells, tuple(notes))
+    return Plan(spec, suite, tuple(methods), infos, cells, tuple(notes), asked)
 
 
 def _preflight(method: Method, info: BackendInfo, suite: SuitePlan) -> None:

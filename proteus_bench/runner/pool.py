@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -50,12 +51,31 @@ def run_jobs(work: Work, jobs: Sequence[Any], workers: int, tick: Callable[[], N
     """
     if workers <= 1 or len(jobs) <= 1:
         for job in jobs:
-            yield job, attempt(work, job)
-            tick()
+            with _ticking(tick):
+                outcome = attempt(work, job)
+            yield job, outcome
         return
     for name in _ONE_THREAD:  # before the workers start: their numerical libraries read it once
         os.environ[name] = "1"
     yield from _Pool(work, jobs, min(workers, len(jobs))).outcomes(tick)
+
+
+@contextlib.contextmanager
+def _ticking(tick: Callable[[], None]) -> Iterator[None]:
+    """Call ``tick`` from a thread while this one works."""
+    ended = threading.Event()
+
+    def loop() -> None:
+        while not ended.wait(TICK_SECONDS):
+            tick()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class _Worker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ class CellResult:
     n: int
     rows: int
     status: str
+    items_sha256: str
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class Comparison:
         }
 
 
+def items_digest(rows: Sequence[Row]) -> str:
+    """sha256 over the items' hashes in index order, one a line: the form in which a suite freezes its items."""
+    by_index = {row["index"]: row["item_sha256"] for row in rows}
+    return hashlib.sha256("".join(f"{by_index[i]}\n" for i in sorted(by_index)).encode("ascii")).hexdigest()
+
+
 def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult:
     """Metrics of the rows of one cell, clustered by item. ``complete``: all planned questions are there."""
     interval = cell_ci([row["strict"] for row in rows], [row["item"] for row in rows])
@@ -80,6 +88,7 @@ def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult
         n=len({row["item"] for row in rows}),
         rows=len(rows),
         status=("complete" if finite else "diverged") if complete else "partial",
+        items_sha256=items_digest(rows),
     )
 
 

@@ -2,7 +2,7 @@
 
 manifest.json            planned cells, written before any work
 cells/<cell>.jsonl       one checksummed row per question, append-only
-cells/<cell>.time.jsonl  seconds per question, apart, so that results are byte-identical when the run is repeated
+cells/<cell>.seconds.jsonl  seconds per question, apart, so that results are byte-identical when the run is repeated
 run.json items.parquet   results;  timing.json  what it cost
 """
 
@@ -59,7 +59,7 @@ class RunFolder:
 
     def time_path(self, cell: CellKey) -> Path:
         """The seconds of a cell, outside the results."""
-        return self.path / "cells" / f"{cell.file_name}.time.jsonl"
+        return self.path / "cells" / f"{cell.file_name}.seconds.jsonl"
 
     def claim(self, plan: dict[str, Any]) -> bool:
         """Write the manifest, or accept one of the same plan (True: this is a resumption).
@@ -105,7 +105,7 @@ def read_json(path: Path) -> Any:
 def _difference(old: Any, new: Any) -> str:
     """The first key in which two plans differ, for the message."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
+        for key in sorted({*old, *new}, key=lambda key: (isinstance(old.get(key), list), key)):
             if old.get(key) != new.get(key):
                 inner = _difference(old.get(key), new.get(key))
                 return f"{key}: {inner}" if inner else str(key)

@@ -51,6 +51,7 @@ class CellBlock(_Strict):
     compat: float | None = Field(ge=0, le=1)
     logprob: float | None
     error: str | None = Field(default=None, max_length=2000)
+    items_sha256: str | None
     file: str = Name
     sha256: str | None
 

@@ -1,0 +1,143 @@
+"""Suites and items as the runner needs them: counts, questions per item, texts to token ids."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from proteus_bench.errors import EnvironmentFault, UsageError
+from proteus_bench.registry import Registry
+
+# Longer texts are encoded in pieces: a tokenizer keeps about a hundred bytes a token until it returns.
+PIECE_CHARS = 200_000
+# Where every tokenizer of ours is additive: before a space that separates two words.
+_SEAM = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
+
+
+@dataclass(frozen=True)
+class SuitePlan:
+    """A frozen suite. ``source``: what it was asked by (name or path). ``counts``: items by (task, length).
+
+    hashes: by tokenizer fingerprint and task, over all items; what the items of a whole cell must have.
+    """
+
+    source: str
+    name: str
+    version: str
+    sha256: str
+    split: str
+    data_seed: int
+    counts: dict[tuple[str, int], int]
+    hashes: dict[str, dict[str, str]]
+
+    def block(self) -> dict[str, str]:
+        """Name, version and hash, for manifests and identities."""
+        return {"name": self.name, "version": self.version, "sha256": self.sha256}
+
+
+@lru_cache(maxsize=4)
+def plan_suite(name: str) -> SuitePlan:
+    """A suite by name or path. SuiteError: exit 2 for an unknown one, exit 3 for an invalid file."""
+    from proteus_tasks.suites import load_suite
+
+    suite = load_suite(name)
+    return SuitePlan(
+        source=name,
+        name=suite.id,
+        version=suite.version,
+        sha256=suite.sha256,
+        split=suite.split,
+        data_seed=suite.data_seed,
+        counts={(task, length): n for task, length, n in suite.cells()},
+        hashes={fingerprint: dict(row) for fingerprint, row in suite.hashes.items()},
+    )
+
+
+@lru_cache(maxsize=1)
+def tasks() -> dict[str, Any]:
+    """Every task of every task plugin that loads, by id. UsageError when two plugins offer one id."""
+    found: dict[str, Any] = {}
+    for name, plugin in Registry("tasks").load()[0].items():
+        for task_id, task in plugin.tasks.items():
+            if task_id in found:
+                raise UsageError(f"two task plugins offer {task_id!r}; the second is {name}")
+            found[task_id] = task
+    return found
+
+
+def make_item(suite: SuitePlan, task: str, length: int, tokenizer: Any, index: int) -> Any:
+    """One item. LengthBudgetError (exit 2) names the smallest length that can hold it."""
+    table = tasks()
+    if task not in table:
+        raise EnvironmentFault(f"the plugin of task {task!r} does not load; see 'proteus-bench plugins'")
+    arguments = {"data_seed": suite.data_seed, "split": suite.split}
+    return table[task].item(index, length=length, tokenizer=tokenizer, **arguments)
+
+
+def questions_per_item(suite: SuitePlan, tokenizer: Any, limit: int | None) -> dict[tuple[str, int], int]:
+    """Questions an item by (task, length). Makes the first and the last item of each, so that a length that cannot
+    hold a task is refused before any work (LengthBudgetError, exit 2)."""
+    found = {}
+    for (task, length), count in suite.counts.items():
+        last = min(count, limit or count) - 1
+        items = [make_item(suite, task, length, tokenizer, index) for index in sorted({0, last})]
+        found[task, length] = len(items[0].questions)
+    return found
+
+
+def encode_long(tokenizer: Any, text: str) -> np.ndarray:
+    """Token ids (int32) of a text of any length, in bounded memory."""
+    parts = []
+    begin = 0
+    while len(text) - begin > PIECE_CHARS:
+        seam = _SEAM.search(text, begin + PIECE_CHARS)
+        if seam is None:
+            break
+        parts.append(np.asarray(tokenizer.encode(text[begin : seam.start()]), dtype=np.int32))
+        begin = seam.start()
+    parts.append(np.asarray(tokenizer.encode(text[begin:]), dtype=np.int32))
+    return np.concatenate(parts)
+
+
+def gold_text(question: Any) -> str:
+    """The continuation whose log-probability is scored."""
+    return " " + ", ".join(question.golds)
+
+
+_STOPS: dict[str, frozenset[int]] = {}
+
+
+def stop_ids(tokenizer: Any) -> frozenset[int]:
+    """Tokens that end an answer: those with a line end or a full stop in them."""
+    key = tokenizer.fingerprint
+    if key not in _STOPS:
+        texts = ((i, tokenizer.decode([i])) for i in range(tokenizer.vocab_size))
+        _STOPS[key] = frozenset(i for i, text in texts if "\n" in text or "." in text)
+    return _STOPS[key]
+
+
+def suite_rows() -> list[dict[str, Any]]:
+    """The shipped suites, for `list`."""
+    from proteus_tasks.suites import list_suites, load_suite
+
+    suites = [load_suite(name) for name in list_suites()]
+    return [
+        {
+            "suite": s.id,
+            "version": s.version,
+            "length": s.length,
+            "items": s.n,
+            "tasks": list(s.tasks),
+            "about": s.description,
+        }
+        for s in suites
+    ]
+
+
+def task_rows() -> list[dict[str, Any]]:
+    """The tasks of all plugins, for `list`."""
+    return [{"task": name, "version": task.version} for name, task in sorted(tasks().items())]
