@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
+Ids = Sequence[int] | np.ndarray
+"""Token ids, as a list or an integer array ``[T]``."""
+
 
 @dataclass(frozen=True)
 class AskIds:
@@ -78,6 +83,4 @@ class Backend(Protocol):
     @property
     def tokenizer(self) -> Any: ...
 
-    def answer(
-        self, contexts: Sequence[Sequence[int]], questions: Sequence[Sequence[AskIds]]
-    ) -> list[list[Answer]]: ...
+    def answer(self, contexts: Sequence[Ids], questions: Sequence[Sequence[AskIds]]) -> list[list[Answer]]: ...

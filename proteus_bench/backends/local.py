@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from proteus_bench.backends.base import Answer, AskIds, BackendInfo, Tokenizer
+from proteus_bench.backends.base import Answer, AskIds, BackendInfo, Ids, Tokenizer
 from proteus_bench.backends.weights import find_weights
 from proteus_bench.errors import BenchError, UsageError
 from proteus_bench.grammar import ModelSpec
@@ -59,7 +59,7 @@ class LocalBackend:
         """The tokenizer the checkpoint was trained with."""
         return self._tokenizer
 
-    def answer(self, contexts: Sequence[Sequence[int]], questions: Sequence[Sequence[AskIds]]) -> list[list[Answer]]:
+    def answer(self, contexts: Sequence[Ids], questions: Sequence[Sequence[AskIds]]) -> list[list[Answer]]:
         """See `backends.recurrent.answer_recurrent`."""
         from proteus_bench.backends.recurrent import answer_recurrent
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proteus_bench.backends.base import Answer, AskIds
+from proteus_bench.backends.base import Answer, AskIds, Ids
 
 # Tokens (rows x positions) that go through the model at once: bounds memory at any context length, and stays in cache
 # (16K tokens of a 2-layer d=128 model on one core: 0.30 s in pieces of 2048, 0.40 s in pieces of 16384).
@@ -24,9 +24,7 @@ _STEP = 256
 
 
 @torch.inference_mode()
-def answer_recurrent(
-    model: Any, contexts: Sequence[Sequence[int]], questions: Sequence[Sequence[AskIds]]
-) -> list[list[Answer]]:
+def answer_recurrent(model: Any, contexts: Sequence[Ids], questions: Sequence[Sequence[AskIds]]) -> list[list[Answer]]:
     """Answers in the order of the questions. ``model``: init_state, prefill and forward as in proteus_models.
 
     Raises ValueError when contexts and questions do not pair up or a context or gold is empty.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from proteus_bench.backends import Answer, AskIds, Backend, open_backend
+from proteus_bench.backends.base import Ids
 from proteus_bench.backends.weights import ZOO_VARIABLE
 from proteus_bench.runner.items import encode_long, gold_text, make_item, plan_suite, stop_ids
 from proteus_bench.runner.models import parse
@@ -99,7 +100,7 @@ def _answer(backend: Backend, items: Sequence[Any], start: int) -> tuple[list[di
 def _rows(
     tokenizer: Any,
     items: Sequence[Any],
-    contexts: Sequence[Sequence[int]],
+    contexts: Sequence[Ids],
     asks: Sequence[Sequence[AskIds]],
     answers: Sequence[Sequence[Answer]],
 ) -> Iterator[tuple[int, int, dict[str, Any], Answer]]:
