@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from . import TASKS, Task
 from .resources import suites_dir
-
-if TYPE_CHECKING:
-    import typer
 
 
 @dataclass(frozen=True)
@@ -24,8 +21,8 @@ class NiahPlugin:
     def suites_path(self) -> Path:
         return suites_dir()
 
-    def cli(self) -> typer.Typer:
-        """The Typer application; typer is imported here and nowhere else."""
+    def cli(self) -> Any:
+        """The Typer application; typer is imported when this is called."""
         from .generate_cli import app
 
         return app()
