@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proteus_tasks import TASKS, ByteTokenizer, LengthBudgetError, TaskError, fit, haystack, supply
+from proteus_tasks import TASKS, ByteTokenizer, CallableTokenizer, LengthBudgetError, TaskError, fit, haystack, supply
 from proteus_tasks.tokenizers import count, special_tokens
 
 BYTES = ByteTokenizer()
@@ -78,6 +78,16 @@ def test_without_the_seam_check_that_tokenizer_would_be_miscounted(awkward_token
     monkeypatch.setattr(fit._Fitter, "parts_add_up", lambda self, units: True)
     item = TASKS["niah.multikey_1"].item(4, length=3000, tokenizer=awkward_tokenizer)
     assert true_length(item, awkward_tokenizer) != item.reached
+
+
+def test_an_opening_that_costs_more_for_a_needle_leaves_no_room_unused():
+    """With one unit the needle comes first and costs 30 tokens more; with many it does not, and the room must be used."""
+    dear = CallableTokenizer(lambda text: [0] * (len(text) + 30 * text.count("\nThe access")), "test-dear-opening")
+    for depth, opens_with_needle in ((0.3, False), (0.0, True)):
+        for index in range(40):
+            item = TASKS["niah.single_2"].item(index, length=3000, tokenizer=dear, depth=depth)
+            assert true_length(item, dear) == item.reached <= 3000 < item.reached + next_unit(item, dear)
+            assert ("\nThe access" in item.context) == opens_with_needle
 
 
 @pytest.mark.parametrize("task", EVERY)
