@@ -44,7 +44,7 @@ def print_report(
     length = max((score.length for score in scores), default=0)
     if length:
         _print_strips(console, methods, length)
-    for note in _length_notes(scores, methods) + list(notes):
+    for note in _length_notes(scores, methods) + _diverged_notes(scores) + list(notes):
         console.print(Text(f"note: {note}", style="yellow"))
 
 
@@ -144,6 +144,11 @@ def _length_notes(scores: Sequence[MethodScore], methods: Sequence[Shown]) -> li
             lengths = ", ".join(map(str, beyond))
             notes.append(f"* length {lengths} is beyond the training length {trained}: this measures extrapolation")
     return notes
+
+
+def _diverged_notes(scores: Sequence[MethodScore]) -> list[str]:
+    diverged = sorted({s.model for s in scores if s.logprob is None})
+    return [f"the state of {model} diverged on some items (log-probability not finite)" for model in diverged]
 
 
 def report_console(stream: Any = None) -> Console:

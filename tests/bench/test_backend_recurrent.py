@@ -95,3 +95,18 @@ def test_empty_pieces_are_refused() -> None:
     ):
         with pytest.raises(ValueError):
             answer_recurrent(model, contexts, asks)
+
+
+def test_a_context_is_prefilled_once_however_many_questions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rng = tiny("gdn"), random.Random(5)
+    consumed: list[int] = []
+    prefill = model.prefill
+
+    def counted(ids_BT: torch.Tensor, state: Any) -> Any:
+        if ids_BT.shape[1] > 1:  # decoding steps are single tokens
+            consumed.append(ids_BT.numel())
+        return prefill(ids_BT, state)
+
+    monkeypatch.setattr(model, "prefill", counted)
+    answer_recurrent(model, [ids(rng, 5000)], [[AskIds(ids(rng, 10), ids(rng, 4), 3) for _ in range(8)]])
+    assert sum(consumed) == 5000 + 8 * 10

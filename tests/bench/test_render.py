@@ -70,6 +70,7 @@ def test_the_report_shows_scores_intervals_verdict_strip_and_choices() -> None:
         "axis=value",
         "key_norm=before_mask",
         "beyond the training length 8192",
+        "state of titans diverged",
         "note: a note",
         "│",
     ):
