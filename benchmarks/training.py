@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from proteus_bench.schedules import Capacity, Uniform
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import MIXERS

@@ -234,8 +234,7 @@ def _dual(
     into_w1, into_s1 = step_1.chunk(2, -1)
     into_w2, into_s2 = step_2.chunk(2, -2)
     new_weights = tuple(
-        torch.addcmul(keep * w, carry, m) - d
-        for w, m, d in zip(weights, momentum, (into_w1, into_w2), strict=True)
+        torch.addcmul(keep * w, carry, m) - d for w, m, d in zip(weights, momentum, (into_w1, into_w2), strict=True)
     )
     new_momentum = tuple(decay * m - d for m, d in zip(momentum, (into_s1, into_s2), strict=True))
     return y, new_weights, new_momentum

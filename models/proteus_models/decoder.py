@@ -77,9 +77,11 @@ class Block(nn.Module):
         self.norm_mlp = nn.RMSNorm(config.d_model, eps=1e-5)
         self.mlp = SwiGLU(config.d_model, config.mlp_hidden)
 
-    def forward(self, x: Tensor, state: Any, active: list[int] | None, form: str) -> tuple[Tensor, Any]:
-        y, state = self.mixer(self.norm_mixer(x), state, active, form)
-        x = x + y
+    def forward(
+        self, x: Tensor, state: Any, active: list[int] | None, form: str, last_only: bool = False
+    ) -> tuple[Tensor, Any]:
+        y, state = self.mixer(self.norm_mixer(x), state, active, form, last_only)
+        x = (x[:, -1:] if last_only else x) + y
         return x + self.mlp(self.norm_mlp(x)), state
 
 
@@ -119,14 +121,17 @@ class DecoderLM(nn.Module):
         return cap.active_coords_range(start, length, self.config.axis_dim()).tolist()
 
     def hidden(
-        self, ids_BT: Tensor, state: DecoderState | None = None, form: str = "chunk"
+        self, ids_BT: Tensor, state: DecoderState | None = None, form: str = "chunk", last_only: bool = False
     ) -> tuple[Tensor, DecoderState]:
-        """Final-norm hidden states h_BTD and the state after the last token."""
+        """Final-norm hidden states h_BTD and the state after the last token.
+
+        `last_only` gives h_B1D of the last position: the last block's output, MLP and norm are then made for it alone.
+        """
         state = state or self.init_state(ids_BT.shape[0])
         active = self.active(state.position, ids_BT.shape[1])
         x, layers = self.embed(ids_BT), []
-        for block, layer in zip(self.stack, state.layers, strict=True):
-            x, layer = block(x, layer, active, form)
+        for n, (block, layer) in enumerate(zip(self.stack, state.layers, strict=True), 1):
+            x, layer = block(x, layer, active, form, last_only and n == len(self.stack))
             layers.append(layer)
         return self.norm(x), DecoderState(layers=tuple(layers), position=state.position + ids_BT.shape[1])
 
@@ -136,7 +141,7 @@ class DecoderLM(nn.Module):
 
     def prefill(self, ids_BT: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
         """Logits_BV at the last position only, and the state."""
-        h, state = self.hidden(ids_BT, state)
+        h, state = self.hidden(ids_BT, state, last_only=True)
         return self.logits(h[:, -1]), state
 
     def forward(

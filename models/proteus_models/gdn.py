@@ -36,9 +36,7 @@ class GDNMixer(Mixer):
         m0 = self.m0.expand(shape) if c.capacity.m0 == "learned" else like.new_zeros(shape)
         return self.projections.tail(batch, like), m0
 
-    def forward(
-        self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str = "chunk"
-    ) -> tuple[Tensor, GDNState]:
+    def mix(self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str) -> tuple[Tensor, GDNState]:
         c, cap = self.config, self.config.capacity
         q, k, v, tail = self.projections(x_BTD, state[0], active)
         a, b = self.gates(x_BTD).chunk(2, -1)
@@ -49,4 +47,4 @@ class GDNMixer(Mixer):
             state_BHKV=state[1], active=active, axis=cap.axis, gate=cap.gate, read=cap.read,
             decay_locked=cap.decay_locked, **extra,
         )  # fmt: skip
-        return self.output(y, x_BTD), (tail, memory)
+        return y, (tail, memory)

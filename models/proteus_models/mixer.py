@@ -34,8 +34,15 @@ class Mixer(nn.Module):
         """The state before the first token: a tuple (convolution tail, memory state), batch first."""
         raise NotImplementedError
 
-    def forward(self, x_BTD: Tensor, state: Any, active: list[int] | None, form: str = "chunk") -> tuple[Tensor, Any]:
-        """`form` names the kernel's form: chunk, or recurrent (the definition)."""
+    def forward(
+        self, x_BTD: Tensor, state: Any, active: list[int] | None, form: str = "chunk", last_only: bool = False
+    ) -> tuple[Tensor, Any]:
+        """`form` names the kernel's form: chunk, or recurrent (the definition). `last_only`: y of the last position."""
+        y, state = self.mix(x_BTD, state, active, form)
+        return (self.output(y[:, -1:], x_BTD[:, -1:]) if last_only else self.output(y, x_BTD)), state
+
+    def mix(self, x_BTD: Tensor, state: Any, active: list[int] | None, form: str) -> tuple[Tensor, Any]:
+        """The recurrence: the memory's reads y_BTHV and the new state."""
         raise NotImplementedError
 
     def learned_start(self, *shape: int, fan_in: int) -> nn.Parameter:

@@ -32,7 +32,10 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Stages over one kind of rows (`data`: fields of DataConfig) under one learning-rate schedule: warm-up, constant, linear decay over the last `decay` of the tokens."""
+    """Stages over one kind of rows (`data`: fields of DataConfig) under one learning-rate schedule.
+
+    Warm-up, constant, then linear decay over the last `decay` of the tokens.
+    """
 
     stages: tuple[Stage, ...]
     data: dict[str, Any] = field(default_factory=dict)

@@ -53,9 +53,7 @@ class TitansMixer(Mixer):
         tail = self.projections.tail(batch, self.gates.linear.bias)
         return tail, TitansState.start(self.memory_start(batch))
 
-    def forward(
-        self, x_BTD: Tensor, state: LMMState, active: list[int] | None, form: str = "chunk"
-    ) -> tuple[Tensor, LMMState]:
+    def mix(self, x_BTD: Tensor, state: LMMState, active: list[int] | None, form: str) -> tuple[Tensor, LMMState]:
         c, cap = self.config, self.config.capacity
         q, k, v, tail = self.projections(x_BTD, state[0], active)
         log_keep, log_eta, theta = self.gates(x_BTD)
@@ -64,7 +62,7 @@ class TitansMixer(Mixer):
             state=state[1], active=active, axis=cap.axis, gate=cap.gate, read=cap.read,
             decay_locked=cap.decay_locked, inner=c.inner,
         )  # fmt: skip
-        return self.output(y, x_BTD), (tail, memory)
+        return y, (tail, memory)
 
 
 class TitansLinearMixer(TitansMixer):

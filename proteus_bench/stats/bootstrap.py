@@ -54,9 +54,7 @@ def pigeonhole_bootstrap(
     draws_BK = np.empty((B, len(tasks)))
     for k, task in enumerate(tasks):
         draws_BK[:, k] = (_item_means(task, B, rng) * seeds_BS).sum(axis=1)
-    single = tuple(
-        _percentile(draws_BK[:, k], [task], np.ones(1), level, bounds) for k, task in enumerate(tasks)
-    )
+    single = tuple(_percentile(draws_BK[:, k], [task], np.ones(1), level, bounds) for k, task in enumerate(tasks))
     return BootstrapResult(single, _percentile(draws_BK @ w_K, tasks, w_K, level, bounds), draws_BK)
 
 

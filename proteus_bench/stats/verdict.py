@@ -78,10 +78,9 @@ def verdict(
     tasks, w_K = as_tasks(D, weights)
     seeds, items = tasks[0].shape[0], sum(task.shape[1] for task in tasks)
     bounds = (-1.0, 1.0)
-    if seeds == 1:
-        primary = _one_seed(tasks, w_K, level)
-    else:
-        primary = crossed_anova(tasks, level, bounds, [float(w) for w in w_K])
+    primary = (
+        _one_seed(tasks, w_K, level) if seeds == 1 else crossed_anova(tasks, level, bounds, [float(w) for w in w_K])
+    )
     bootstrap = flips = None
     if seeds >= MIN_BOOTSTRAP_SEEDS:
         bootstrap = pigeonhole_bootstrap(tasks, B, seed, level, bounds, [float(w) for w in w_K]).overall

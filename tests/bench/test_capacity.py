@@ -144,7 +144,7 @@ def _delta_rule(gate: str, key_norm: str, axis: str, start: np.ndarray) -> np.nd
     for t in range(1, steps + 1):
         k, q, v = rng.normal(size=(3, rows))
         active = np.arange(rows) < schedule.active_blocks(t) * 2
-        masked = lambda M, on, a=active: (M * (a[:, None] if axis == "key" else a) if on else M)  # noqa: E731
+        masked = lambda M, on, a=active: M * (a[:, None] if axis == "key" else a) if on else M  # noqa: E731
         key = k / np.linalg.norm(k)
         if key_norm == "after_mask" and gate in ("both", "write") and axis == "key":
             inner = k * active if gate == "both" else k
