@@ -16,6 +16,7 @@ from rich.text import Text
 from proteus_bench.render.strip import active_share, schedule_strip
 from proteus_bench.runner.results import SUITE, Comparison, MethodScore
 from proteus_bench.schedules import Capacity
+from proteus_bench.stats import Interval
 
 
 @dataclass(frozen=True)
@@ -87,17 +88,14 @@ def _range(lo: float | None, hi: float | None, signed: bool = False) -> str:
 
 
 def _print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
-    table = Table(
-        title="paired differences (points, same seeds and items)",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for name in ("task", "length", "a - b", "difference", "95% interval", ""):
-        table.add_column(
-            name, justify="right" if name in ("length", "difference", "95% interval") else "left", no_wrap=True
-        )
+    pairs = list(dict.fromkeys((line.verdict.a, line.verdict.b) for line in comparisons))
+    what = f"{pairs[0][0]} - {pairs[0][1]}" if len(pairs) == 1 else "differences"
+    title = Text(f"paired, same seeds and items: {what}; points of strict score, nats of the gold answer")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    left = ("task", "a - b", "")
+    names = ["task", "length", *(["a - b"] if len(pairs) > 1 else []), "points", "95% interval", ""]
+    for name in (*names, "log-prob", "95% interval"):
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
     styles = {"better": "green", "worse": "red"}
     words = {"better": "a better", "worse": "a worse", "identical": "identical", "not_separable": "not separable"}
     for line in comparisons:
@@ -107,15 +105,40 @@ def _print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> N
         table.add_row(
             Text(line.task, style="bold" if line.task == SUITE else ""),
             "" if line.length is None else str(line.length),
-            Text(f"{v.a} - {v.b}"),
+            *([Text(f"{v.a} - {v.b}")] if len(pairs) > 1 else []),
             f"{100 * v.primary.mean:+.1f}",
             _range(v.primary.lo, v.primary.hi, signed=True),
             Text(words[v.outcome], style=styles.get(v.outcome, "")),
+            *_logprob_cells(line.logprob),
         )
     console.print(table)
     whole = [line for line in comparisons if line.task == SUITE] or list(comparisons)
     for line in whole:
-        console.print(Padding(Text(f"{line.verdict.text}.", style="bold"), (0, 0, 1, 0)))
+        text = f"{line.verdict.text}.\n{_logprob_words(line)}"
+        console.print(Padding(Text(text, style="bold"), (0, 0, 1, 0)))
+
+
+def _logprob_words(line: Comparison) -> str:
+    """The same comparison in nats: continuous, so it separates models long before whole answers do."""
+    i, v = line.logprob, line.verdict
+    if i is None:
+        return "The gold log-probability is not finite everywhere: no comparison in nats."
+    if i.lo is None or i.hi is None:
+        return f"The gold log-probability differs by {i.mean:+.2f} nats an item; {i.note}."
+    span = f"{abs(i.mean):.2f} nats an item (difference {i.mean:+.2f} [{i.lo:+.2f}, {i.hi:+.2f}])"
+    if not i.excludes_zero:
+        return f"The gold log-probability does not separate them: {span}."
+    return f"{v.a} gives the gold answer {'more' if i.mean > 0 else 'less'} probability, by {span}."
+
+
+def _logprob_cells(interval: Interval | None) -> tuple[str, Text]:
+    """The difference in nats per item; coloured when its interval excludes zero."""
+    if interval is None:
+        return "not finite", Text("")
+    if interval.lo is None or interval.hi is None:
+        return f"{interval.mean:+.2f}", Text("no interval")
+    style = ("green" if interval.mean > 0 else "red") if interval.excludes_zero else ""
+    return f"{interval.mean:+.2f}", Text(f"[{interval.lo:+.2f}, {interval.hi:+.2f}]", style=style)
 
 
 def _print_strips(console: Console, methods: Sequence[Shown], length: int) -> None:

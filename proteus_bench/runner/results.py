@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from proteus_bench.stats import Interval, ScoreMatrix, cell_ci, crossed_anova, paired_difference, score_matrix, verdict
+from proteus_bench.stats import (
+    Interval,
+    ScoreMatrix,
+    cell_ci,
+    crossed_anova,
+    paired_difference,
+    score_matrix,
+    unbounded_difference,
+    verdict,
+)
 from proteus_bench.stats.verdict import Verdict
 from proteus_bench.store import CellKey
 
@@ -52,6 +61,7 @@ class Comparison:
     task: str
     length: int | None
     verdict: Verdict
+    logprob: Interval | None
 
     def as_row(self) -> Row:
         """The comparison as scripts read it; differences are fractions, not points."""
@@ -66,7 +76,14 @@ class Comparison:
             "ci_high": v.primary.hi,
             "n_seeds": v.seeds,
             "verdict": v.text,
+            **self.logprob_fields(),
         }
+
+    def logprob_fields(self) -> Row:
+        """Difference of the gold log-probability per item (nats); nulls where a state diverged."""
+        i = self.logprob
+        low, high = (i.lo, i.hi) if i else (None, None)
+        return {"logprob_diff": i.mean if i else None, "logprob_ci_low": low, "logprob_ci_high": high}
 
 
 def items_digest(rows: Sequence[Row]) -> str:
@@ -92,12 +109,12 @@ def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult
     )
 
 
-def item_scores(cells: Mapping[CellKey, Sequence[Row]]) -> ScoreMatrix:
-    """Mean score per (seed, item) of one method on one task and length."""
+def item_scores(cells: Mapping[CellKey, Sequence[Row]], column: str = "strict") -> ScoreMatrix:
+    """Mean of ``column`` (strict, logprob) per (seed, item) of one method on one task and length."""
     table: dict[tuple[int, str], list[float]] = {}
     for key, rows in cells.items():
         for row in rows:
-            table.setdefault((key.seed, row["item"]), []).append(row["strict"])
+            table.setdefault((key.seed, row["item"]), []).append(row[column])
     return score_matrix((seed, item, sum(values) / len(values)) for (seed, item), values in table.items())
 
 
@@ -127,12 +144,24 @@ def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comp
     if not shared:
         return []
     found, differences = [], []
+    logprobs: list[Any] = []
     for task, length in places:
         here = {k: rows for k, rows in cells.items() if (k.task, k.length) == (task, length) and k.seed in shared}
         sides = [item_scores({k: rows for k, rows in here.items() if k.model == model}) for model in (a, b)]
         difference = paired_difference(*sides).scores
         differences.append(difference)
-        found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}")))
+        logprobs.append(_logprob_difference(a, b, here))
+        seen = None if logprobs[-1] is None else unbounded_difference(logprobs[-1])
+        found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}"), seen))
     if len(places) > 1:
-        found.append(Comparison(SUITE, None, verdict(a, b, differences, seed=f"{a}|{b}|{SUITE}")))
+        seen = None if any(d is None for d in logprobs) else unbounded_difference(logprobs)
+        found.append(Comparison(SUITE, None, verdict(a, b, differences, seed=f"{a}|{b}|{SUITE}"), seen))
     return found
+
+
+def _logprob_difference(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> np.ndarray | None:
+    """[seeds, items] of a - b in nats; None when a log-probability is not finite (a diverged state)."""
+    if any(row["logprob"] is None for rows in cells.values() for row in rows):
+        return None
+    sides = [item_scores({k: rows for k, rows in cells.items() if k.model == m}, "logprob") for m in (a, b)]
+    return paired_difference(*sides).scores

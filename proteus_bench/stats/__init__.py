@@ -13,7 +13,7 @@ from proteus_bench.stats.paired import (
     score_matrix,
     sign_flip,
 )
-from proteus_bench.stats.verdict import Verdict, p_value, primary_method, verdict
+from proteus_bench.stats.verdict import Verdict, p_value, primary_method, unbounded_difference, verdict
 
 __all__ = [
     "BootstrapResult",
@@ -38,6 +38,7 @@ __all__ = [
     "score_matrix",
     "sign_flip",
     "stream",
+    "unbounded_difference",
     "verdict",
     "wilson",
 ]

@@ -71,15 +71,16 @@ def variance_and_df(c: Components) -> tuple[np.ndarray, np.ndarray]:
 def crossed_anova(
     D: np.ndarray | Sequence[np.ndarray],
     level: float = 0.95,
-    bounds: Bounds = (0.0, 1.0),
+    bounds: Bounds | None = (0.0, 1.0),
     weights: Sequence[float] | None = None,
 ) -> Interval:
     """Mean of a method with its interval over new seeds and new items: the primary interval from 2 seeds on.
 
     D: scores ``[S, N]`` (row = training seed, column = item), or one such matrix per task, rows being the same seeds in
     the same order; then the mean over tasks with ``weights`` (equal by default). ``bounds``: (0, 1) for scores, (-1, 1)
-    for differences. One seed gives no interval, and says so. Constant scores give `constant_bounds` over the items:
-    that bound says nothing of other seeds. Raises ValueError for unequal seeds, NaN or empty input.
+    for differences, None for what has none (log-probabilities). One seed gives no interval, and says so. Constant scores
+    give `constant_bounds` over the items (no interval without bounds): that says nothing of other seeds. Raises
+    ValueError for unequal seeds, NaN or empty input.
     """
     tasks, w_K = as_tasks(D, weights)
     mean = float(sum(w * task.mean() for w, task in zip(w_K, tasks, strict=True)))
@@ -87,6 +88,8 @@ def crossed_anova(
     if seeds < 2:
         return Interval(mean, None, None, items, "crossed_anova", level, note="one seed: no interval over seeds")
     if all(np.ptp(task) == 0 for task in tasks):
+        if bounds is None:
+            return Interval(mean, None, None, items, "crossed_anova", level, note="no variance: no interval")
         lo, hi = _constant(tasks, w_K, level, bounds)
         return Interval(mean, lo, hi, items, "wilson_constant", level, note="all scores equal: bound over items only")
     if min(task.shape[1] for task in tasks) < 2:

@@ -108,9 +108,20 @@ def verdict(
     )
 
 
-def _one_seed(tasks: list[np.ndarray], w_K: np.ndarray, level: float) -> Interval:
+def unbounded_difference(D: np.ndarray | Sequence[np.ndarray], level: float = 0.95) -> Interval:
+    """Mean of paired differences that have no bounds (gold log-probabilities, nats), by the rule of `verdict`.
+
+    ``D[S, N]`` or one matrix per task, equal weights. No interval where nothing varies.
+    """
+    tasks, w_K = as_tasks(D)
+    return _one_seed(tasks, w_K, level, None) if len(tasks[0]) == 1 else crossed_anova(tasks, level, None)
+
+
+def _one_seed(
+    tasks: list[np.ndarray], w_K: np.ndarray, level: float, bounds: tuple[float, float] | None = (-1.0, 1.0)
+) -> Interval:
     """Items are the only source of variation: an item-clustered interval for one task, their sum for several."""
-    parts = [cluster_mean_ci(task[0], level=level, bounds=(-1.0, 1.0)) for task in tasks]
+    parts = [cluster_mean_ci(task[0], level=level, bounds=bounds) for task in tasks]
     if len(parts) == 1:
         return parts[0]
     mean = float(sum(w * part.mean for w, part in zip(w_K, parts, strict=True)))

@@ -96,6 +96,9 @@ class ComparisonBlock(_Strict):
     p_holm: float | None
     bootstrap_low: float | None
     bootstrap_high: float | None
+    logprob_diff: float | None
+    logprob_ci_low: float | None
+    logprob_ci_high: float | None
 
 
 class RunFile(_Strict):

@@ -10,7 +10,7 @@ from proteus_bench.render.report import Shown, print_report
 from proteus_bench.render.strip import active_share, schedule_strip
 from proteus_bench.runner.results import Comparison, MethodScore
 from proteus_bench.schedules import Capacity, Reverse, Uniform
-from proteus_bench.stats import cell_ci, verdict
+from proteus_bench.stats import cell_ci, unbounded_difference, verdict
 
 UNIFORM = Capacity(schedule=Uniform(blocks=16, span=8192), axis="value")
 STATIC = Capacity.static(axis="value")
@@ -45,7 +45,8 @@ def _report(width: int, encoding: str = "utf-8") -> str:
         MethodScore("titans+[red]x", "niah_single_1", 16384, cell_ci(hits), -1.25, 1, 4),
         MethodScore("titans", "niah_single_1", 16384, cell_ci(hits), None, 1, 4),
     ]
-    line = Comparison("niah_single_1", 16384, verdict("titans+[red]x", "titans", difference))
+    nats = unbounded_difference(difference - 2.0)
+    line = Comparison("niah_single_1", 16384, verdict("titans+[red]x", "titans", difference), nats)
     shown = [Shown("titans+[red]x", UNIFORM, 8192, 1024, 10), Shown("titans", STATIC, 8192, 1024, 10)]
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=stream, width=width, markup=False, highlight=False)
@@ -72,6 +73,7 @@ def test_the_report_shows_scores_intervals_verdict_strip_and_choices() -> None:
         "beyond the training length 8192",
         "state of titans diverged",
         "note: a note",
+        "less probability",
         "│",
     ):
         assert part in text, part

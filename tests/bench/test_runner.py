@@ -48,7 +48,20 @@ def test_the_json_document_is_exactly_what_scripts_read(whole: tuple[Path, dict]
         assert cell["ci_low"] <= cell["score"] <= cell["ci_high"] and cell["logprob"] < 0
         assert cell["model"] == "titans" and cell["schedule"] in ("static", "proteus")
     for line in document["comparisons"]:
-        assert set(line) == {"a", "b", "task", "length", "diff", "ci_low", "ci_high", "n_seeds", "verdict"}
+        assert set(line) == {
+            "a",
+            "b",
+            "task",
+            "length",
+            "diff",
+            "ci_low",
+            "ci_high",
+            "n_seeds",
+            "verdict",
+            "logprob_diff",
+            "logprob_ci_low",
+            "logprob_ci_high",
+        }
         assert (line["a"], line["b"], line["n_seeds"]) == ("titans+proteus", "titans", 2)
         assert "2 seeds" in line["verdict"]
     assert [line["length"] for line in document["comparisons"]].count(None) == 1

@@ -27,6 +27,7 @@ from proteus_bench.stats import (
     score_matrix,
     sign_flip,
     stream,
+    unbounded_difference,
     verdict,
     wilson,
 )
@@ -318,3 +319,17 @@ def test_planning_numbers():
     assert minimum_detectable_effect(0.03**2, 0.3**2, 0.4**2, 5, 500) == pytest.approx(by_hand, rel=1e-4)
     c = components(np.random.default_rng(7).normal(size=(5, 40)))
     assert len(c.variances()) == 3 and min(c.variances()) >= 0
+
+
+def test_unbounded_differences_are_judged_in_their_own_unit() -> None:
+    rng = np.random.default_rng(0)
+    apart = -3.0 + rng.normal(size=(3, 40))
+    found = unbounded_difference([apart, apart - 1])
+    assert found.excludes_zero and found.hi is not None and found.hi < -1.5
+    assert abs(found.mean + 3.5) < 0.5
+    one = unbounded_difference(apart[:1])
+    assert one.excludes_zero and one.method == "item_cluster_t"
+    nothing = unbounded_difference(np.zeros((3, 5)))
+    assert nothing.lo is None and nothing.note
+    wide = unbounded_difference(rng.normal(size=(3, 40)) * 5)
+    assert not wide.excludes_zero
