@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from proteus_kernels.masks import Counts, counts, segments
+from proteus_kernels.masks import Counts, counts, cut_time, segments
 
 DeltaOut = tuple[Tensor, Tensor]
 
@@ -97,10 +97,10 @@ def chunk(
     dim = axis_size(axis, heads=state_BHKV.shape[1], key=state_BHKV.shape[2], value=state_BHKV.shape[3])
     outs, state = [], state_BHKV
     segment = {"key": _key_segment, "value": _value_segment, "head": _head_segment}[axis]
-    for start, stop, n in segments(active, length, dim):
-        s = slice(start, stop)
+    spans = list(segments(active, length, dim))
+    for (_, _, n), parts in zip(spans, cut_time(spans, q, k, v, g, beta), strict=True):
         y, state = segment(
-            (q[:, :, s], k[:, :, s], v[:, :, s], g[:, :, s], beta[:, :, s]),
+            parts,
             state,
             counts(n, dim, gate),
             pre=read == "pre",

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 Gate = Literal["both", "write", "read", "none"]
 Axis = Literal["key", "value", "head", "hidden"]
@@ -56,3 +58,12 @@ def segments(active: Sequence[int] | None, length: int, dim: int) -> Iterator[tu
         if t == length or active[t] != active[start]:
             yield start, t, int(active[start])
             start = t
+
+
+def cut_time(spans: Sequence[tuple[int, ...]], *tensors: Tensor) -> Iterator[Any]:
+    """The tensors' parts over each span (start, stop, ...) of axis 2, one tuple a span; the spans tile the axis.
+
+    By `split`, whose backward is one concatenation: a slice for each span would fill a whole gradient for each.
+    """
+    sizes = [span[1] - span[0] for span in spans]
+    return zip(*(x.split(sizes, 2) for x in tensors), strict=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.delta import _mask, axis_size
-from proteus_kernels.masks import Counts, counts
+from proteus_kernels.masks import Counts, counts, cut_time
 from proteus_kernels.titans_common import Coefficients, TitansState, coefficients, pieces
 
 
@@ -82,13 +82,13 @@ def chunk(
     q, k, v = (x.transpose(1, 2) for x in (q_BTHK * q_BTHK.shape[-1] ** -0.5, k_BTHK, v_BTHV))
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     length, outs, pre = q.shape[2], [], read == "pre"
-    for start, stop, size, n in pieces(active, length, dim, inner, state.offset):
-        s = slice(start, stop)
+    spans = list(pieces(active, length, dim, inner, state.offset))
+    for (start, _, size, n), (q_s, k_s, v_s, *gates_s) in zip(spans, cut_time(spans, q, k, v, *gates), strict=True):
         fresh = (state.offset + start) % inner == 0
-        coef = coefficients(*(g[:, :, s].unflatten(2, (-1, size)) for g in gates), pre=pre)
-        decay = gates[0][:, :, s] if decay_locked == "unmasked" else None
+        coef = coefficients(*(g.unflatten(2, (-1, size)) for g in gates_s), pre=pre)
+        decay = gates_s[0] if decay_locked == "unmasked" else None
         y, memory, momentum, anchor = _piece(
-            q[:, :, s], k[:, :, s], v[:, :, s], coef, decay, (memory, momentum, memory if fresh else anchor),
+            q_s, k_s, v_s, coef, decay, (memory, momentum, memory if fresh else anchor),
             counts(n, dim, gate), axis, size, pre,
         )  # fmt: skip
         outs.append(y)

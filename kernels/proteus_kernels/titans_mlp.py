@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from proteus_kernels.masks import Counts, counts
+from proteus_kernels.masks import Counts, counts, cut_time
 from proteus_kernels.titans_common import Coefficients, TitansState, coefficients, pieces
 
 silu = torch.nn.functional.silu
@@ -104,12 +104,12 @@ def chunk(
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     weights, momentum, anchor = state.weights, state.momentum, state.anchor
     outs, pre, length = [], read == "pre", q.shape[2]
-    for start, stop, size, n in pieces(active, length, dim, inner, state.offset):
-        s = slice(start, stop)
-        coef = coefficients(*(g[:, :, s].unflatten(2, (-1, size)) for g in gates), pre=pre)
-        decay = gates[0][:, :, s].unflatten(2, (-1, size)).unbind(2) if decay_locked == "unmasked" else None
+    spans = list(pieces(active, length, dim, inner, state.offset))
+    for (start, _, size, n), (q_s, k_s, v_s, *gates_s) in zip(spans, cut_time(spans, q, k, v, *gates), strict=True):
+        coef = coefficients(*(g.unflatten(2, (-1, size)) for g in gates_s), pre=pre)
+        decay = gates_s[0].unflatten(2, (-1, size)).unbind(2) if decay_locked == "unmasked" else None
         c = counts(n, dim, gate)
-        for i, x in enumerate(_inner_chunks(q[:, :, s], k[:, :, s], v[:, :, s], coef, size)):
+        for i, x in enumerate(_inner_chunks(q_s, k_s, v_s, coef, size)):
             if (state.offset + start + i * size) % inner == 0:
                 anchor = weights
             locked_decay = None if decay is None else decay[i]
