@@ -22,14 +22,14 @@ from proteus_models.recipe import Branch, Phase, Recipe
 from proteus_models.tokenizer import MicroTokenizer
 from proteus_models.train import PhaseTrainer, Progress
 from proteus_models.train_data import DataConfig, RowSource
-from proteus_models.zoo import zoo_root
+from proteus_models.zoo import tokenizer as zoo_tokenizer
 
 Report = Callable[[dict[str, Any]], None]
 
 
 def dry_run(recipe: Recipe) -> dict[str, Any]:
     """Parameters and tokens without training: what the recipe would cost."""
-    model = DecoderLM(_config(recipe, recipe.branches[0], _vocab()))
+    model = DecoderLM(_config(recipe, recipe.branches[0], zoo_tokenizer().vocab_size))
     n = sum(p.numel() for p in model.parameters())
     tokens = recipe.trunk.tokens + recipe.branch.tokens * len(recipe.branches)
     body = n - model.embed.weight.numel()
@@ -48,7 +48,7 @@ def train_recipe(
     for name in only:
         if name not in names:
             raise UsageError(f"recipe {recipe.name} has no branch {name!r}; it has {', '.join(names)}")
-    tokenizer = MicroTokenizer.from_file(zoo_root() / "tokenizer.json")
+    tokenizer = zoo_tokenizer()
     trunk_config = _config(recipe, None, tokenizer.vocab_size)
     base = work / f"{recipe.name}-{recipe.sha256[:8]}-seed{seed}"
     trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, tokenizer, base / "trunk", "trunk", seed, report)
@@ -69,10 +69,6 @@ def train_recipe(
         save_checkpoint(target, model, card)
         written.append(target)
     return written
-
-
-def _vocab() -> int:
-    return MicroTokenizer.from_file(zoo_root() / "tokenizer.json").vocab_size
 
 
 def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
