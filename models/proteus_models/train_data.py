@@ -1,7 +1,7 @@
 """Training rows: real prose with needles, in the format of the questions. Train split only.
 
-Each fact (key, value) stands in a needle sentence at a random place of the row, and is asked for at a later random place, as
-a question or as the same sentence again; the answer loss is on the value's tokens of the asking place. A row is a pure function
+Each fact (key, value) stands in a needle sentence at a random place of the row, and is asked for at one to `asks` later places, as
+a question or as the same sentence again; the answer loss is on the value's tokens of the asking places. A row is a pure function
 of (seed, stage, index).
 """
 
@@ -21,7 +21,10 @@ Piece = tuple[np.ndarray, np.ndarray]  # token ids, and their kinds
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Shares of row kinds, and how many facts a row holds (between `min_facts` and length/`tokens_per_fact`)."""
+    """Shares of row kinds, and how many facts a row holds (at most length/`tokens_per_fact` and `max_facts`).
+
+    `late_share` of the facts are asked for only at the row's end, so that long distances are trained at every length.
+    """
 
     noise_share: float = 0.2
     uuid_share: float = 0.03
@@ -31,6 +34,8 @@ class DataConfig:
     tokens_per_fact: int = 48
     min_facts: int = 1
     max_facts: int = 48
+    asks: int = 1
+    late_share: float = 0.0
     lm_share: float = 0.1
     final_question: bool = True
 
@@ -67,7 +72,10 @@ class RowSource:
         hay = self._hay(rng, max(room, 1))
         places: list[tuple[float, Piece]] = []
         for n, fact in enumerate(facts):
-            at = np.sort(rng.random(len(fact)))  # needles in the order of the answer, the question last
+            needles = sum(not kinds.any() for _, kinds in fact)
+            at = np.sort(rng.random(len(fact)))  # needles in the order of the answer, then the questions
+            if c.late_share and rng.random() < c.late_share:
+                at[needles:] = 1.0
             if n == 0 and c.final_question:
                 at[-1] = 1.0
             places += [(a * len(hay), piece) for a, piece in zip(at, fact, strict=True)]
@@ -96,7 +104,7 @@ class RowSource:
             at += 1
 
     def _facts(self, rng: np.random.Generator, n: int) -> list[list[Piece]]:
-        """Per fact: its needle pieces, then the piece that asks for it."""
+        """Per fact: its needle pieces, then the pieces that ask for it."""
         c = self.config
         facts = []
         for first, second in rng.choice(len(self.words), size=(n, 2), replace=2 * n > len(self.words)):
@@ -105,7 +113,8 @@ class RowSource:
             count = int(rng.integers(2, 5)) if several and not uuid else 1
             golds = tuple(draw_uuid(rng) if uuid else draw_number(rng) for _ in range(count))
             needles = [self._piece([(" " + niah_text.needle_sentence(key, g), 0)]) for g in golds]
-            facts.append([*needles, self._ask(rng, key, golds)])
+            asks = 1 if c.asks == 1 else int(rng.integers(1, c.asks + 1))
+            facts.append([*needles, *(self._ask(rng, key, golds) for _ in range(asks))])
         return facts
 
     def _ask(self, rng: np.random.Generator, key: str, golds: tuple[str, ...]) -> Piece:
