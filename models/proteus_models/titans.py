@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import ClassVar
 
@@ -14,6 +15,8 @@ from proteus_models.config import ModelConfig
 from proteus_models.mixer import Mixer
 
 LMMState = tuple[Tensor, TitansState]
+THETA_START = 0.05
+"""theta before training. One inner chunk takes all its gradients at one place: 32 similar keys at 0.5 overshoot and oscillate."""
 
 
 class TitansGates(nn.Module):
@@ -28,7 +31,8 @@ class TitansGates(nn.Module):
             self.linear.weight.mul_(0.1)
             self.linear.bias[:h].fill_(9.0)  # forgetting starts near 0
             self.linear.bias[h : 2 * h].fill_(-2.0)  # momentum starts small
-            self.linear.bias[2 * h :].fill_(0.0)
+            start = min(THETA_START / config.theta_max, 0.5)
+            self.linear.bias[2 * h :].fill_(math.log(start / (1 - start)))
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keep, eta, theta = self.linear(x_BTD).chunk(3, -1)
