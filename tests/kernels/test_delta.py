@@ -43,9 +43,45 @@ def test_chunk_equals_definition_at_ragged_lengths_around_every_unlock(length: i
     assert both(length, "random", staircase(length, 6, 2, K), axis="key") < 1e-11
 
 
-def test_a_schedule_that_closes_again_is_exact_too() -> None:
-    assert both(20, "random", [8] * 5 + [6] * 5 + [2] * 5 + [4] * 5, axis="key") < 1e-11
-    assert both(20, "random", [8] * 5 + [6] * 5 + [2] * 5 + [4] * 5, axis="value") < 1e-11
+@pytest.mark.parametrize("gate", ["both", "write", "read"])
+@pytest.mark.parametrize("axis", ["key", "value", "head"])
+def test_a_schedule_that_closes_again_is_exact_too(axis: str, gate: str) -> None:
+    """A block that closes keeps what it holds, undecayed and unread, until it opens again."""
+    active = [n * BLOCK[axis] for n in [4] * 5 + [3] * 5 + [1] * 5 + [2] * 5]
+    assert both(20, "random", active, axis=axis, gate=gate) < 1e-11
+
+
+@pytest.mark.parametrize("axis", ["key", "value", "head"])
+def test_without_decay_it_is_deltanet(axis: str) -> None:
+    """No log decay is the rule with a decay of one in every mask, and its chunked form makes no exponential."""
+    active = staircase(23, 6, BLOCK[axis], DIM[axis])
+
+    def run(form: Callable[..., tuple[Tensor, Tensor]], decay: str, **choices: object) -> list[Tensor]:
+        x = delta_inputs(23, start="random")
+        g = 0 * x.pop("log_decay_BTH") if decay == "one" else None
+        x.pop("log_decay_BTH", None)
+        return everything(lambda: list(form(**x, log_decay_BTH=g, active=active, axis=axis, **choices)), [*x.values()])
+
+    for gate in ("both", "write", "read"):
+        for read in ("post", "pre"):
+            none = run(delta.chunk, "none", gate=gate, read=read, chunk_size=5)
+            assert worst(none, run(delta.recurrent, "none", gate=gate, read=read)) < 1e-11
+            assert worst(none, run(delta.recurrent, "one", gate=gate, read=read)) < 1e-11
+
+
+def test_masking_only_the_inputs_is_exact_for_deltanet_and_wrong_with_decay() -> None:
+    """Without decay locked rows stand still by themselves, from any start; with it they need the row gate."""
+    active = staircase(20, 5, 2, K)
+    mask = torch.arange(K) < torch.tensor(active)[:, None, None]
+    errors = {}
+    for decay in (False, True):
+        x = delta_inputs(20, start="random")
+        if not decay:
+            del x["log_decay_BTH"]
+        masked = x | {n: x[n] * mask for n in ("q_BTHK", "k_BTHK")}
+        errors[decay] = worst([delta.chunk(**masked)[0]], [delta.recurrent(**x, active=active)[0]])
+    assert errors[False] < 1e-13
+    assert errors[True] > 1e-2
 
 
 def test_float32_agrees_to_1e_5() -> None:
