@@ -1,4 +1,4 @@
-"""Conformance of a model: the lock invariant, causality, chunk = definition, continuation, batch = single.
+"""Conformance of a model: what a schedule locks is neither written nor read, and every form and cut is one function.
 
 Each check computes a number and compares it with a tolerance; every number is reported. Models are checked in float64, from
 a random NON-ZERO memory state, on random tokens; the span is shortened so that a short sequence crosses every unlock.
@@ -6,16 +6,16 @@ a random NON-ZERO memory state, on random tokens; the span is shortened so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from proteus_models.decoder import DecoderLM, DecoderState, map_tensors
+from proteus_models.decoder import DecoderLM, DecoderState, evaluated, map_tensors
 
 EXACT = 1e-10
+FORMS = ("chunk", "recurrent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class CheckRow:
 
 def check_model(model: DecoderLM, *, length: int = 70, seed: int = 0) -> list[CheckRow]:
     """Run every check on a float64 copy of `model`; the model itself is not changed."""
-    config = model.config
+    config = evaluated(model.config)
     blocks = config.capacity.blocks
     span = max(blocks, (length // 2) // blocks * blocks)
     small = replace(config, capacity=config.capacity.with_span(span), chunk=8, inner=8)
@@ -39,15 +39,18 @@ def check_model(model: DecoderLM, *, length: int = 70, seed: int = 0) -> list[Ch
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(small.vocab_size, (2, max(length, 2 * span + 6)), generator=generator)
     rows = []
-    for check in (_chunk_is_definition, _gradients, _continuation, _causality, _batch, _invariant, _state_dtype):
-        rows.append(check(copy if check is not _state_dtype else model, ids, generator))
-    return rows
+    for check in (_chunk_is_definition, _gradients, _continuation, _causality, _batch):
+        rows.append(check(copy, ids, generator))
+    return [*rows, *_locks(copy, ids, generator), _locked_reads(copy, ids, generator), _state_dtype(model, ids)]
 
 
 def random_state(model: DecoderLM, batch: int, generator: torch.Generator) -> DecoderState:
-    """A state whose every tensor is random: memory, momentum, anchor, convolution tail."""
+    """A state whose every real tensor is random: memory, momentum, anchor, windows of past inputs."""
+
+    def noise(x: Tensor) -> Tensor:
+        return 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype) if x.is_floating_point() else x
+
     state = model.init_state(batch).detach()
-    noise: Callable[[Tensor], Tensor] = lambda x: torch.randn(x.shape, generator=generator, dtype=x.dtype) * 0.3  # noqa: E731
     return replace(state, layers=map_tensors(state.layers, noise))
 
 
@@ -77,12 +80,12 @@ def _chunk_is_definition(model: DecoderLM, ids: Tensor, generator: torch.Generat
 def _gradients(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
     start = random_state(model, len(ids), generator)
     grads = []
-    for form in ("chunk", "recurrent"):
+    for form in FORMS:
         loss = model(ids, start, form=form).logsumexp(-1).square().mean()
         grads.append(
             tuple(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True))
         )
-    return _row("gradients", _gap(*grads), 1e-8, "every parameter, chunk against definition")
+    return _row("gradients", _gap(*grads), EXACT, "every parameter, chunk against definition")
 
 
 @torch.no_grad()
@@ -117,39 +120,60 @@ def _batch(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRo
 
 
 @torch.no_grad()
-def _invariant(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
-    """(1-g).M_t = (1-g).M_{t-1} at every t, memory and momentum, from a random state."""
+def _locks(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> list[CheckRow]:
+    """At every t, from a random state: (1-g).M_t = (1-g).M_{t-1}, and the last coordinate that is open IS written."""
     capacity = model.config.capacity
+    names = ("lock invariant", "unlock time")
     if capacity.is_static or capacity.gate not in ("both", "write") or capacity.decay_locked != "masked":
-        return _row("lock invariant", 0.0, 0.0, f"nothing is locked for writing ({capacity.describe()})")
+        return [_row(name, 0.0, 0.0, f"nothing is locked for writing ({capacity.describe()})") for name in names]
     state = random_state(model, len(ids), generator)
-    dim, worst, seen = model.config.axis_dim(), 0.0, 0
-    for t in range(min(ids.shape[1], capacity.span + 2)):
+    dim, worst, seen, late = model.config.axis_dim(), 0.0, 0, 0
+    steps = min(ids.shape[1], capacity.span + 2)
+    for t in range(steps):
         open_now = int(capacity.active_coords_range(t, 1, dim)[0])
         _, after = model.prefill(ids[:, t : t + 1], state)
-        if open_now < dim:
-            seen += 1
-            for before_layer, after_layer in zip(state.layers, after.layers, strict=True):
-                locked = [locked_part(x, capacity.axis, open_now, dim) for x in (before_layer, after_layer)]
-                worst = max([worst, *(float((a - b).abs().max()) for a, b in zip(*locked, strict=True))])
+        for block, *layers in zip(model.stack, state.layers, after.layers, strict=True):
+            change, with_last = (
+                _change(*(block.mixer.locked(layer, n) for layer in layers)) for n in (open_now, open_now - 1)
+            )
+            worst, late = max(worst, change), late + (with_last == 0)
+        seen += open_now < dim
         state = after
-    return _row(
-        "lock invariant", worst, 0.0, f"memory and momentum at {seen} positions with locked blocks, random start"
-    )
+    return [
+        _row(names[0], worst, 0.0, f"memory and momentum at {seen} positions with locked blocks, random start"),
+        _row(names[1], float(late), 0.0, f"positions of {steps} whose last open coordinate was not written"),
+    ]
 
 
-def locked_part(layer: Any, axis: str, open_now: int, dim: int) -> list[Tensor]:
-    """The locked coordinates of every memory tensor of one layer's state (not the convolution tail)."""
-    memory = layer[1]
-    tensors = [memory] if isinstance(memory, Tensor) else [*memory.weights, *memory.momentum]
-    if axis == "hidden":
-        return [x.narrow(2 if i % 2 == 0 else 3, open_now, dim - open_now) for i, x in enumerate(tensors)]
-    place = {"head": 1, "key": 2, "value": 3}[axis]
-    return [x.narrow(place, open_now, dim - open_now) for x in tensors]
+def _change(before: list[Tensor], after: list[Tensor]) -> float:
+    return max((float((a - b).abs().max()) for a, b in zip(before, after, strict=True) if a.numel()), default=0.0)
 
 
 @torch.no_grad()
-def _state_dtype(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
+def _locked_reads(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
+    """Whatever a locked block holds, no logit of its segment changes: in both forms, for every segment."""
+    name, capacity = "locked reads", model.config.capacity
+    if capacity.is_static or capacity.gate != "both":
+        return _row(name, 0.0, 0.0, f"locked blocks may be read ({capacity.describe()})")
+    state, dim, worst, seen = random_state(model, len(ids), generator), model.config.axis_dim(), 0.0, 0
+    for start, length, blocks in capacity.segments(0, ids.shape[1]):
+        part, open_now = ids[:, start : start + length], capacity.active_coords(blocks, dim)
+        if open_now < dim:
+            seen += 1
+            other = replace(state, layers=map_tensors(state.layers, torch.clone))
+            for block, layer in zip(model.stack, other.layers, strict=True):
+                for x in block.mixer.locked(layer, open_now):
+                    x.normal_(generator=generator)
+            if _gap(other.layers, state.layers) == 0:
+                return _row(name, float("inf"), 0.0, "Mixer.locked must return views of the state")
+            for form in FORMS:
+                worst = max(worst, _gap(model(part, other, form=form), model(part, state, form=form)))
+        _, state = model.prefill(part, state)
+    return _row(name, worst, 0.0, f"other contents in the locked blocks of {seen} segments change no logit")
+
+
+@torch.no_grad()
+def _state_dtype(model: DecoderLM, ids: Tensor) -> CheckRow:
     _, state = model.prefill(ids[:, :8])
     wrong: list[str] = []
     map_tensors(state.layers, lambda x: (wrong.append(str(x.dtype)) if x.element_size() < 4 else None) or x)  # type: ignore[func-returns-value]

@@ -10,7 +10,10 @@ from proteus_bench.schedules import Capacity
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """One decoder. Sizes in coordinates; `train_length` in tokens is required because plots and verdicts mark it."""
+    """One decoder. Sizes in coordinates; `train_length` in tokens is required because plots and verdicts mark it.
+
+    `rope_base` of rotary positions; `taps` is SWLA's window c, `correction` is Comba's d before training.
+    """
 
     mixer: str
     vocab_size: int
@@ -28,6 +31,9 @@ class ModelConfig:
     memory_hidden: int = 128
     theta_max: float = 1.0
     eps: float = 1e-6
+    rope_base: float = 10000.0
+    taps: int = 2
+    correction: float = 1.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

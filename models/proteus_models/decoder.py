@@ -11,12 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from proteus_bench.schedules import Capacity
+from proteus_models.comba import CombaMixer
 from proteus_models.config import ModelConfig
+from proteus_models.deltanet import DeltaNetMixer
 from proteus_models.gdn import GDNMixer
 from proteus_models.mixer import Mixer
+from proteus_models.retnet import RetNetMixer
+from proteus_models.swla import SWLAMixer
 from proteus_models.titans import TitansLinearMixer, TitansMLPMixer
 
-MIXERS: dict[str, type[Mixer]] = {"gdn": GDNMixer, "titans": TitansLinearMixer, "titans-mlp": TitansMLPMixer}
+MIXERS: dict[str, type[Mixer]] = {
+    "gdn": GDNMixer,
+    "deltanet": DeltaNetMixer,
+    "retnet": RetNetMixer,
+    "comba": CombaMixer,
+    "swla": SWLAMixer,
+    "titans": TitansLinearMixer,
+    "titans-mlp": TitansMLPMixer,
+}
 
 
 def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
@@ -170,3 +182,4 @@ def _check(config: ModelConfig) -> None:
         raise ValueError("gate=write on the key axis reads with the whole key: key_norm must be before_mask")
     if not capacity.is_static:
         capacity.check_axis(config.axis_dim())
+    MIXERS[config.mixer].check(config)

@@ -7,16 +7,13 @@ from torch import Tensor, nn
 
 from proteus_kernels import delta
 from proteus_models.config import ModelConfig
-from proteus_models.mixer import Mixer
+from proteus_models.mixer import MatrixMixer
 
 GDNState = tuple[Tensor, Tensor]  # convolution tail, S_BHKV in fp32 (or fp64 in an fp64 model)
 
 
-class GDNMixer(Mixer):
+class GDNMixer(MatrixMixer):
     """x_BTD -> y_BTD. log decay = -exp(A) softplus(W_a x + dt), beta = sigmoid(W_b x), per head."""
-
-    axes = ("key", "value", "head")
-    memory = "matrix"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -27,24 +24,16 @@ class GDNMixer(Mixer):
             self.gates.weight.mul_(0.1)
             self.gates.bias[:h].fill_(-9.0)
             self.gates.bias[h:].zero_()
-        if config.capacity.m0 == "learned":
-            self.m0 = self.learned_start(config.head_k, config.head_v, fan_in=config.head_k)
 
     def init_state(self, batch: int) -> GDNState:
-        c, like = self.config, self.log_rate
-        shape = (batch, c.n_heads, c.head_k, c.head_v)
-        m0 = self.m0.expand(shape) if c.capacity.m0 == "learned" else like.new_zeros(shape)
-        return self.projections.tail(batch, like), m0
+        return self.projections.tail(batch, self.log_rate), self.matrix_start(batch)
 
     def mix(self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str) -> tuple[Tensor, GDNState]:
-        c, cap = self.config, self.config.capacity
         q, k, v, tail = self.projections(x_BTD, state[0], active)
         a, b = self.gates(x_BTD).chunk(2, -1)
-        extra = {"chunk_size": c.chunk} if form == "chunk" else {}
         y, memory = getattr(delta, form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v,
             log_decay_BTH=-self.log_rate.exp() * nn.functional.softplus(a), beta_BTH=b.sigmoid(),
-            state_BHKV=state[1], active=active, axis=cap.axis, gate=cap.gate, read=cap.read,
-            decay_locked=cap.decay_locked, **extra,
+            state_BHKV=state[1], **self.choices(active, form),
         )  # fmt: skip
         return y, (tail, memory)

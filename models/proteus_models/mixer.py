@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from proteus_kernels.matrix import AXIS_DIM
 from proteus_models.config import ModelConfig
 from proteus_models.layers import GatedOutput, Projections
 
@@ -19,12 +20,26 @@ class Mixer(nn.Module):
 
     axes: ClassVar[tuple[str, ...]]
     memory: ClassVar[str]
+    clock: ClassVar[str] = "context"
+    """What a schedule counts: positions (context), or optimizer steps (training: a trained model is then fully open)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.projections = Projections(config)
-        self.output = GatedOutput(config)
+        self.projections: Any = self.make_projections(config)
+        self.output = self.make_output(config)
+
+    def make_projections(self, config: ModelConfig) -> nn.Module:
+        """x_BTD -> the recurrence's inputs; it has a `config` of its own."""
+        return Projections(config)
+
+    def make_output(self, config: ModelConfig) -> nn.Module:
+        """(y_BTHV, x_BTD) -> y_BTD."""
+        return GatedOutput(config)
+
+    @classmethod
+    def check(cls, config: ModelConfig) -> None:
+        """Refuse (ValueError) what this backbone cannot be, beyond what the decoder knows of axes and blocks."""
 
     def set_config(self, config: ModelConfig) -> None:
         """Another capacity on the same weights."""
@@ -45,6 +60,40 @@ class Mixer(nn.Module):
         """The recurrence: the memory's reads y_BTHV and the new state."""
         raise NotImplementedError
 
+    def memories(self, state: Any) -> tuple[Tensor, ...]:
+        """The tensors of a layer's state that a lock protects: memory, momentum, normaliser; no past inputs."""
+        return (state[1],)
+
+    def locked(self, state: Any, n: int) -> list[Tensor]:
+        """Views of the locked coordinates of every memory tensor when n coordinates of the axis are open."""
+        dim = AXIS_DIM[self.config.capacity.axis]
+        return [x.narrow(dim, n, x.shape[dim] - n) for x in self.memories(state)]
+
     def learned_start(self, *shape: int, fan_in: int) -> nn.Parameter:
         """A learned M_0 for all heads, [H, *shape]."""
         return nn.Parameter(torch.randn(self.config.n_heads, *shape) * fan_in**-0.5)
+
+
+class MatrixMixer(Mixer):
+    """A mixer whose memory is one matrix a head, S_BHKV, starting at zero or learned."""
+
+    axes = ("key", "value", "head")
+    memory = "matrix"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.capacity.m0 == "learned":
+            self.m0 = self.learned_start(config.head_k, config.head_v, fan_in=config.head_k)
+
+    def matrix_start(self, batch: int) -> Tensor:
+        """S_BHKV before the first token, in the parameters' type."""
+        c = self.config
+        shape = (batch, c.n_heads, c.head_k, c.head_v)
+        like = next(self.projections.parameters())
+        return self.m0.expand(shape) if c.capacity.m0 == "learned" else like.new_zeros(shape)
+
+    def choices(self, active: list[int] | None, form: str) -> dict[str, Any]:
+        """The arguments that every matrix kernel takes beside its inputs."""
+        c, cap = self.config, self.config.capacity
+        masks = {"axis": cap.axis, "gate": cap.gate, "read": cap.read, "decay_locked": cap.decay_locked}
+        return {"active": active, **masks} | ({"chunk_size": c.chunk} if form == "chunk" else {})

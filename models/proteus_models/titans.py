@@ -57,6 +57,9 @@ class TitansMixer(Mixer):
         tail = self.projections.tail(batch, self.gates.linear.bias)
         return tail, TitansState.start(self.memory_start(batch))
 
+    def memories(self, state: LMMState) -> tuple[Tensor, ...]:
+        return (*state[1].weights, *state[1].momentum)
+
     def mix(self, x_BTD: Tensor, state: LMMState, active: list[int] | None, form: str) -> tuple[Tensor, LMMState]:
         c, cap = self.config, self.config.capacity
         q, k, v, tail = self.projections(x_BTD, state[0], active)
@@ -105,3 +108,7 @@ class TitansMLPMixer(TitansMixer):
 
     def memory_start(self, batch: int) -> tuple[Tensor, ...]:
         return tuple(w.expand(batch, *w.shape) for w in (self.w1, self.w2))
+
+    def locked(self, state: LMMState, n: int) -> list[Tensor]:
+        dims = (2, 3, 2, 3)  # W1 has a unit a row, W2 a unit a column; then their momenta
+        return [x.narrow(dim, n, x.shape[dim] - n) for x, dim in zip(self.memories(state), dims, strict=True)]

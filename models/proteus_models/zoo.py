@@ -48,6 +48,10 @@ class Backbone:
 
 
 gdn = Backbone(name="gdn", axes=("value", "key", "head"), memory="matrix", title="Gated DeltaNet")
+deltanet = Backbone(name="deltanet", axes=("value", "key", "head"), memory="matrix", title="DeltaNet")
+retnet = Backbone(name="retnet", axes=("value", "key", "head"), memory="matrix", title="RetNet")
+comba = Backbone(name="comba", axes=("value", "key", "head"), memory="matrix", title="Comba")
+swla = Backbone(name="swla", axes=("value", "key", "head"), memory="matrix", title="SWLA, sliding-window linear attention")
 titans = Backbone(name="titans", axes=("value", "key", "head"), memory="matrix", title="Titans LMM, linear memory")
 titans_mlp = Backbone(name="titans-mlp", axes=("hidden",), memory="mlp", title="Titans LMM, two-layer MLP memory")
 
