@@ -66,7 +66,7 @@ def _schedules() -> list[dict[str, Any]]:
                 "schedule": name,
                 "also": presets,
                 "parameters": [f"{key}={value}" for key, value in schedule.params().items()],
-                "mean_active_fraction": round(schedule.budget(), 6),
+                "mean_active_fraction": round(schedule.mean_active_fraction(), 6),
                 "about": summary,
             }
         )

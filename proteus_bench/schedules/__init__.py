@@ -1,5 +1,6 @@
 """Capacity scheduling: schedules, and what a schedule acts on. NumPy only."""
 
+from proteus_bench.schedules.adaptive import DataDependent, Opening, Surprise
 from proteus_bench.schedules.base import CapacityError, Schedule
 from proteus_bench.schedules.builtin import (
     BUILTIN,
@@ -34,11 +35,13 @@ __all__ = [
     "Bottleneck",
     "Capacity",
     "CapacityError",
+    "DataDependent",
     "DecayLocked",
     "Gate",
     "Geometric",
     "KeyNorm",
     "Late",
+    "Opening",
     "Origin",
     "Random",
     "Read",
@@ -46,6 +49,7 @@ __all__ = [
     "Schedule",
     "Static",
     "Stretched",
+    "Surprise",
     "Uniform",
     "build_schedule",
     "equivalent_gates",

@@ -112,8 +112,12 @@ class Schedule:
             return np.searchsorted(np.asarray(self._unlocks, dtype=np.int64), positions, side="right").astype(np.int64)
         return np.fromiter((self.active_blocks(t) for t in range(start + 1, start + n + 1)), dtype=np.int64, count=n)
 
-    def mean_active_fraction(self, length: int) -> float:
-        """Mean of k/E over the first ``length`` positions, in (0, 1]."""
+    def mean_active_fraction(self, length: int | None = None) -> float:
+        """Mean of k/E over the first ``length`` positions, in (0, 1]; over the span when None, which is the budget.
+
+        Two schedules are compared at equal budget.
+        """
+        length = self.span if length is None else length
         if length < 1:
             raise CapacityError(f"length must be at least 1, got {length}")
         if self.monotone:  # a block that opens at u is active for length - u + 1 positions: no array needed
@@ -121,10 +125,6 @@ class Schedule:
         else:
             total = int(self.active_blocks_range(0, length).sum())
         return total / (length * self.blocks)
-
-    def budget(self) -> float:
-        """Mean active fraction over the span, in (0, 1]: two schedules are compared at equal budget."""
-        return self.mean_active_fraction(self.span)
 
     def params(self) -> dict[str, Any]:
         """The schedule's own parameters: every field but ``blocks`` and ``span``."""

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from proteus_bench.schedules.adaptive import Surprise
 from proteus_bench.schedules.base import CapacityError, Schedule, check_fraction, check_int, check_position
 
 
@@ -185,7 +186,7 @@ class Reverse(Schedule):
     def active_blocks_range(self, start: int, n: int) -> np.ndarray:
         return self.blocks + 1 - self._twin.active_blocks_range(start, n)
 
-    def mean_active_fraction(self, length: int) -> float:
+    def mean_active_fraction(self, length: int | None = None) -> float:
         return 1 + 1 / self.blocks - self._twin.mean_active_fraction(length)
 
     @cached_property
@@ -194,5 +195,5 @@ class Reverse(Schedule):
 
 
 BUILTIN: dict[str, type[Schedule]] = {
-    cls.name: cls for cls in (Static, Uniform, Stretched, Geometric, Bottleneck, Late, Random, Reverse)
+    cls.name: cls for cls in (Static, Uniform, Stretched, Geometric, Bottleneck, Late, Random, Reverse, Surprise)
 }

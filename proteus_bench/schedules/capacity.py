@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from proteus_bench.errors import nearest
+from proteus_bench.schedules.adaptive import DataDependent
 from proteus_bench.schedules.base import CapacityError, Schedule
 from proteus_bench.schedules.builtin import BUILTIN, Static
 
@@ -83,6 +84,11 @@ class Capacity:
         """Whether this is the base model whatever the input: one block, a static schedule, or no gate."""
         return self.blocks == 1 or self.gate == "none" or isinstance(self.schedule, Static)
 
+    @property
+    def is_data_dependent(self) -> bool:
+        """Whether k(t) is known only while a model runs."""
+        return isinstance(self.schedule, DataDependent) and not self.is_static
+
     def block_size(self, dim: int) -> int:
         """d = floor(dim / E) coordinates a block. Raises CapacityError when ``dim`` is smaller than E."""
         if dim < self.blocks:
@@ -110,7 +116,7 @@ class Capacity:
 
     def mean_active_fraction(self, length: int | None = None) -> float:
         """Mean of k/E over the first ``length`` positions (the span by default), in (0, 1]."""
-        return self.schedule.mean_active_fraction(self.span if length is None else length)
+        return self.schedule.mean_active_fraction(length)
 
     def segments(self, start: int, n: int) -> list[tuple[int, int, int]]:
         """Maximal runs of constant k over positions start+1 .. start+n: ``(offset, length, k)``, offset from 0."""
