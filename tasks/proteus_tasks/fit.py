@@ -6,7 +6,8 @@ that an item creates; where they do not, the item is counted whole instead. Noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from . import niah_text
@@ -17,12 +18,18 @@ from .tokenizers import Tokenizer, count, count_batch, special_tokens
 
 @dataclass(frozen=True)
 class Plan:
-    """What must fit into `length` tokens: needles (sentence, depth) in order of depth, and questions (text, answer budget)."""
+    """What must fit into `length` tokens: needles (sentence, depth) in order of depth, and questions (text, answer budget).
+
+    `head` stands before the first piece, `sep` between pieces; `least`: the fewest haystack units that make an item.
+    """
 
     task: str
     length: int
     needles: tuple[tuple[str, float], ...]
     questions: tuple[tuple[str, int], ...]
+    head: str = field(default_factory=niah_text.context_head)
+    sep: str = " "
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -38,31 +45,33 @@ class Layout:
 
 
 def fit(plan: Plan, supply: Supply, tokenizer: Tokenizer) -> Layout:
-    """The layout with the most haystack units; LengthBudgetError when not even one unit fits."""
+    """The layout with the most haystack units; LengthBudgetError when not even the fewest (one) fit."""
     fitter = _Fitter(plan, supply, tokenizer)
     units = fitter.fit_by_parts()
     if units is not None and fitter.parts_add_up(units):
         return fitter.layout(units)
-    return fitter.fit_whole(units or 1)
+    return fitter.fit_whole(plan.least if units is None else units)
 
 
 class _Fitter:
     def __init__(self, plan: Plan, supply: Supply, tokenizer: Tokenizer) -> None:
         self.plan, self.supply, self.tokenizer = plan, supply, tokenizer
-        self.head = niah_text.context_head()
+        self.head, self.sep = plan.head, plan.sep
         self.sentences = [sentence for sentence, _ in plan.needles]
-        self.needle_counts = count_batch(tokenizer, [" " + sentence for sentence in self.sentences]).tolist()
+        self.needle_counts = count_batch(tokenizer, [self.sep + sentence for sentence in self.sentences]).tolist()
         self.question_counts = count_batch(tokenizer, [text for text, _ in plan.questions]).tolist()
         budgets = [budget for _, budget in plan.questions]
         asked = [tokens + budget for tokens, budget in zip(self.question_counts, budgets, strict=True)]
         self.tail = max(asked) + special_tokens(tokenizer)
+        self.needle_tokens = sum(self.needle_counts)
         self._openings: dict[str, int] = {}
+        self._placed: dict[int, list[int]] = {}
 
     def fit_by_parts(self) -> int | None:
-        """The number of units by sums of parts; None when sums say that one unit is too many."""
-        length = self.plan.length
-        units = max(1, self.supply.fit(length - self.tail - sum(self.needle_counts) - self._opening_extra(1)))
-        while units > 1 and self.total(units) > length:
+        """The number of units by sums of parts; None when sums say that the fewest are too many."""
+        length, least = self.plan.length, self.plan.least
+        units = max(least, self.supply.fit(length - self.tail - self.needle_tokens - self._opening_extra(least)))
+        while units > least and self.total(units) > length:
             units -= 1
         if self.total(units) > length:
             return None
@@ -72,14 +81,16 @@ class _Fitter:
 
     def total(self, units: int) -> int:
         """The item's tokens by sums of parts."""
-        return self._opening_extra(units) + self.supply.total(units) + sum(self.needle_counts) + self.tail
+        return self._opening_extra(units) + self.supply.total(units) + self.needle_tokens + self.tail
 
     def _slots(self, units: int) -> list[int]:
-        return [self.supply.slot(depth, units) for _, depth in self.plan.needles]
+        if units not in self._placed:
+            self._placed[units] = [self.supply.slot(depth, units) for _, depth in self.plan.needles]
+        return self._placed[units]
 
     def _opening_extra(self, units: int) -> int:
-        """Tokens of head + first piece, less those of the first piece behind a space."""
-        first_is_needle = self._slots(units)[0] == 0
+        """Tokens of head + first piece, less those of the first piece behind a separator."""
+        first_is_needle = bool(self.sentences) and self._slots(units)[0] == 0
         first = self.sentences[0] if first_is_needle else self.supply.unit(0)
         if first not in self._openings:
             alone = self.needle_counts[0] if first_is_needle else self.supply.total(1)
@@ -97,7 +108,7 @@ class _Fitter:
         return pieces + run[done:], places
 
     def context(self, units: int) -> str:
-        return self.head + " ".join(self.pieces(units)[0])
+        return self.head + self.sep.join(self.pieces(units)[0])
 
     def parts_add_up(self, units: int) -> bool:
         """Whether the sum of parts is the true count: every seam of this item is counted in a small window of text."""
@@ -118,21 +129,22 @@ class _Fitter:
         texts, expected = [], []
         for group in groups:
             opening = group[0] == 0
-            texts.append((self.head if opening else " ") + " ".join(pieces[p] for p in group))
+            texts.append((self.head if opening else self.sep) + self.sep.join(pieces[p] for p in group))
             expected.append(sum(sizes[p] for p in group) + (self._opening_extra(units) if opening else 0))
         for (question, _), tokens in zip(self.plan.questions, self.question_counts, strict=True):
-            texts.append(" " + pieces[-1] + question)
+            texts.append(self.sep + pieces[-1] + question)
             expected.append(sizes[len(pieces) - 1] + tokens)
         return count_batch(self.tokenizer, texts).tolist() == expected
 
     def _sizes(self, near: list[int], places: list[int]) -> dict[int, int]:
-        """Tokens, behind a space, of the pieces at the places `near`."""
+        """Tokens, behind a separator, of the pieces at the places `near`."""
+        needles = dict(zip(places, self.needle_counts, strict=True))
         sizes: dict[int, int] = {}
         for p in near:
-            if p in places:
-                sizes[p] = self.needle_counts[places.index(p)]
+            if p in needles:
+                sizes[p] = needles[p]
             else:
-                unit = p - sum(place < p for place in places)
+                unit = p - bisect_left(places, p)
                 sizes[p] = self.supply.total(unit + 1) - self.supply.total(unit)
         return sizes
 
@@ -148,8 +160,9 @@ class _Fitter:
 
     def _joined(self, units: int) -> tuple[str, tuple[int, ...]]:
         pieces, places = self.pieces(units)
-        starts = list(accumulate((len(piece) + 1 for piece in pieces), initial=len(self.head)))
-        return self.head + " ".join(pieces), tuple(starts[place] for place in places)
+        gap = len(self.sep)
+        starts = list(accumulate((len(piece) + gap for piece in pieces), initial=len(self.head)))
+        return self.head + self.sep.join(pieces), tuple(starts[place] for place in places)
 
     def whole(self, units: int) -> int:
         """The item's tokens, each prompt counted as one text."""
@@ -160,18 +173,18 @@ class _Fitter:
 
     def fit_whole(self, guess: int) -> Layout:
         """The same fit for a tokenizer whose parts do not add up: a bracket round the guess, then bisection on whole counts."""
-        length = self.plan.length
-        least = self.whole(1)
+        length, fewest = self.plan.length, self.plan.least
+        least = self.whole(fewest)
         if least > length:
             raise LengthBudgetError(self.plan.task, length, least)
-        low, high, step = 1, max(2, guess), 1
+        low, high, step = fewest, max(fewest + 1, guess), 1
         while self.whole(high) <= length:
             low, high, step = high, high + step, 2 * step
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.whole(middle) <= length else (low, middle)
         context, chars = self._joined(low)
-        # The space before a sentence belongs to its first token, so it is left out of what stands before.
-        before = [context[: at if at == len(self.head) else at - 1] for at in chars]
+        # The separator before a sentence counts with it, so it is left out of what stands before.
+        before = [context[: at if at == len(self.head) else at - len(self.sep)] for at in chars]
         tokens = count_batch(self.tokenizer, before).tolist()
         return Layout(context, self.whole(low), low, chars, tuple(tokens), "whole")

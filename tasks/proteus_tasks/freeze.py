@@ -26,20 +26,30 @@ def render(suite: Suite, hashes: dict[str, dict[str, str]]) -> str:
     lines += [
         f"data_seed = {suite.data_seed}",
         f'split = "{suite.split}"',
-        f"length = {suite.length}",
+        f"length = {suite.length}" if len(suite.lengths) == 1 else f"lengths = {json.dumps(suite.lengths)}",
         f"n = {suite.n}",
     ]
     lines += ["tasks = [", *(f'    "{task}",' for task in suite.tasks), "]"]
     for fingerprint in sorted(hashes):
         lines += ["", f'[hashes."{fingerprint}"]']
-        lines += [f'"{task}" = "{hashes[fingerprint][task]}"' for task in suite.tasks]
+        lines += [f'"{key}" = "{hashes[fingerprint][key]}"' for key in suite.hash_keys()]
     return "\n".join(lines) + "\n"
 
 
 def changed_tasks(suite: Suite, tokenizer: Tokenizer, tasks: Sequence[str] | None = None) -> list[str]:
-    """Tasks whose items are not those that the suite froze for this tokenizer; all of them where it froze none."""
+    """Cells (hash keys) whose items are not those that the suite froze for this tokenizer; all of them where it froze none."""
     frozen = suite.hashes.get(tokenizer.fingerprint, {})
-    return [task for task in tasks or suite.tasks if frozen.get(task) != task_hash(suite, task, tokenizer)]
+    return [
+        suite.hash_key(task, length)
+        for task, length, _ in suite.cells()
+        if (tasks is None or task in tasks)
+        and frozen.get(suite.hash_key(task, length)) != task_hash(suite, task, tokenizer, length)
+    ]
+
+
+def hashes_of(suite: Suite, tokenizer: Tokenizer) -> dict[str, str]:
+    """The hash of every cell."""
+    return {suite.hash_key(t, length): task_hash(suite, t, tokenizer, length) for t, length, _ in suite.cells()}
 
 
 def main(arguments: list[str]) -> int:
@@ -60,7 +70,7 @@ def main(arguments: list[str]) -> int:
                     different += 1
                     print(f"{suite.id}: {task} changed for tokenizer {tokenizer.fingerprint[:16]}")
             continue
-        hashes = {t.fingerprint: {task: task_hash(suite, task, t) for task in suite.tasks} for t in tokenizers}
+        hashes = {tokenizer.fingerprint: hashes_of(suite, tokenizer) for tokenizer in tokenizers}
         (suites_dir() / f"{suite.id}.toml").write_text(render(suite, hashes), encoding="utf-8")
         print(f"{suite.id}: frozen for {', '.join(f[:16] for f in hashes)}", flush=True)
     return 1 if different else 0

@@ -15,12 +15,12 @@ from .tokenizers import Tokenizer, count_batch
 
 CACHE_VARIABLE = "PROTEUS_TASKS_CACHE"
 """When set: a folder in which token counts of whole corpora are kept between processes."""
-_MEMORY: dict[tuple[str, str], Counts] = {}
+_MEMORY: dict[tuple[str, ...], Counts] = {}
 _MEMORY_SLOTS = 16
 
 
 class Counts:
-    """Tokens of each unit behind a space, int64 [units], and their prefix sums over two rounds, int64 [2 units + 1].
+    """Tokens of each unit behind a separator, int64 [units], and their prefix sums over two rounds, int64 [2 units + 1].
 
     `additive`: joining units adds no token and saves none; None where only a whole count can tell.
     """
@@ -49,7 +49,7 @@ class Supply:
         return list(units[self.start : self.start + n])
 
     def total(self, n: int) -> int:
-        """Tokens of the first n units, each behind a space."""
+        """Tokens of the first n units, each behind a separator."""
         rounds, rest = divmod(n, len(self.units))
         prefix = self.counts.prefix
         return rounds * self.counts.round + int(prefix[self.start + rest] - prefix[self.start])
@@ -72,12 +72,13 @@ class Supply:
         return below if target - self.total(below) <= self.total(below + 1) - target else below + 1
 
 
-def corpus_counts(haystack: Haystack, tokenizer: Tokenizer) -> Counts:
-    """Counts of a whole haystack: made once per (tokenizer, haystack), kept in memory and, when asked, on disk."""
-    key = (tokenizer.fingerprint, haystack.sha256)
+def corpus_counts(haystack: Haystack, tokenizer: Tokenizer, sep: str = " ") -> Counts:
+    """Counts of a whole haystack whose units are joined by `sep`: made once per (tokenizer, haystack, sep), kept in memory
+    and, when asked, on disk."""
+    key = (tokenizer.fingerprint, haystack.sha256) + ((repr(sep),) if sep != " " else ())
     found = _MEMORY.get(key)
     if found is None:
-        found = _load(key, len(haystack.units)) or _count(haystack, tokenizer)
+        found = _load(key, len(haystack.units)) or _count(haystack, tokenizer, sep)
         _store(key, found)
         while len(_MEMORY) >= _MEMORY_SLOTS:
             _MEMORY.pop(next(iter(_MEMORY)))
@@ -85,24 +86,24 @@ def corpus_counts(haystack: Haystack, tokenizer: Tokenizer) -> Counts:
     return found
 
 
-def _count(haystack: Haystack, tokenizer: Tokenizer) -> Counts:
+def _count(haystack: Haystack, tokenizer: Tokenizer, sep: str) -> Counts:
     units = haystack.units
-    per_unit = count_batch(tokenizer, [" " + unit for unit in units])
+    per_unit = count_batch(tokenizer, [sep + unit for unit in units])
     # Each document is counted once more as a whole, behind the unit before it (the last one for the first document): so every
     # seam between two neighbours, the one at which the corpus starts over included, is inside some window.
-    windows = [" " + " ".join((units[first - 1], *units[first:last])) for first, last in haystack.documents]
+    windows = [sep + sep.join((units[first - 1], *units[first:last])) for first, last in haystack.documents]
     expected = [int(per_unit[first - 1] + per_unit[first:last].sum()) for first, last in haystack.documents]
     return Counts(per_unit, count_batch(tokenizer, windows).tolist() == expected)
 
 
-def _cache_file(key: tuple[str, str]) -> Path | None:
+def _cache_file(key: tuple[str, ...]) -> Path | None:
     folder = os.environ.get(CACHE_VARIABLE)
     if not folder:
         return None
     return Path(folder) / f"counts-{hashlib.sha256('|'.join(key).encode()).hexdigest()[:32]}.npy"
 
 
-def _load(key: tuple[str, str], size: int) -> Counts | None:
+def _load(key: tuple[str, ...], size: int) -> Counts | None:
     path = _cache_file(key)
     if path is None or not path.is_file():
         return None
@@ -117,7 +118,7 @@ def _load(key: tuple[str, str], size: int) -> Counts | None:
     return Counts(stored[:size], bool(stored[size + 1]))
 
 
-def _store(key: tuple[str, str], counts: Counts) -> None:
+def _store(key: tuple[str, ...], counts: Counts) -> None:
     path = _cache_file(key)
     if path is None or path.is_file():
         return

@@ -20,7 +20,8 @@ MAX_FILE_BYTES = 64 * 2**20
 class Tokenizer(Protocol):
     """Text to ids, without special tokens. `fingerprint` names the definition: equal fingerprints, equal ids.
 
-    Optional: `special_tokens: int`, how many a model adds to a prompt; `count_batch(texts) -> list[int]`, for speed.
+    Optional: `special_tokens: int`, how many a model adds to a prompt; `count_batch(texts) -> list[int]`, for speed;
+    `decode(ids) -> str`, which tasks that cut texts by tokens need.
     """
 
     @property
@@ -36,6 +37,9 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode("utf-8", errors="replace")
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         return [len(text.encode("utf-8")) for text in texts]
@@ -84,6 +88,9 @@ class FileTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(self._inner.encode(text, add_special_tokens=False).ids)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         if len(texts) < 4:  # a batch call costs more than it saves
             return [len(self._inner.encode(text, add_special_tokens=False)) for text in texts]
@@ -114,6 +121,14 @@ def count_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
     batched = getattr(tokenizer, "count_batch", None)
     counts = batched(texts) if batched is not None else [len(tokenizer.encode(text)) for text in texts]
     return np.asarray(counts, dtype=np.int64)
+
+
+def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Ids to text; TaskError for a tokenizer that cannot."""
+    decoder = getattr(tokenizer, "decode", None)
+    if decoder is None:
+        raise TaskError(f"tokenizer {tokenizer.fingerprint[:16]} has no decode: this task cuts texts by tokens")
+    return str(decoder(list(ids)))
 
 
 def special_tokens(tokenizer: Tokenizer) -> int:
