@@ -37,6 +37,8 @@ ALLOWED = {
 LAZY = {"proteus_tasks": {"typer", "tokenizers"}}
 # Training reads the texts and templates of the tasks; nothing else in models may.
 TRAINS = re.compile(r"(train\w*|build_tokenizer)\.py")
+# The optional extra `hf`: these files and no other.
+TRANSFORMERS = re.compile(r"hf\w*\.py")
 
 
 def python_files(package: str) -> list[Path]:
@@ -76,6 +78,8 @@ def test_packages_import_only_along_the_arrows(package):
         allowed = ALLOWED[package] | {package}
         if package == "proteus_models" and TRAINS.fullmatch(path.name):
             allowed = allowed | {"proteus_tasks"}
+        if package == "proteus_models" and TRANSFORMERS.fullmatch(path.name):
+            allowed = allowed | {"transformers"}
         for module, lazy in imports(path):
             if not permitted(module, allowed | (LAZY.get(package, set()) if lazy else set())):
                 wrong.append(f"{path.relative_to(ROOT)} imports {module}")
