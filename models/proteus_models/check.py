@@ -119,12 +119,17 @@ def _batch(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRo
     return _row("batch = single", _gap(together, alone), EXACT, "equal-length rows")
 
 
+def _is_open(model: DecoderLM) -> bool:
+    """Whether no position locks anything, as the model itself has it."""
+    return model.active(0, 1) is None
+
+
 @torch.no_grad()
 def _locks(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> list[CheckRow]:
     """At every t, from a random state: (1-g).M_t = (1-g).M_{t-1}, and the last coordinate that is open IS written."""
     capacity = model.config.capacity
     names = ("lock invariant", "unlock time")
-    if capacity.is_static or capacity.gate not in ("both", "write") or capacity.decay_locked != "masked":
+    if _is_open(model) or capacity.gate not in ("both", "write") or capacity.decay_locked != "masked":
         return [_row(name, 0.0, 0.0, f"nothing is locked for writing ({capacity.describe()})") for name in names]
     state = random_state(model, len(ids), generator)
     dim, worst, seen, late = model.config.axis_dim(), 0.0, 0, 0
@@ -153,7 +158,7 @@ def _change(before: list[Tensor], after: list[Tensor]) -> float:
 def _locked_reads(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
     """Whatever a locked block holds, no logit of its segment changes: in both forms, for every segment."""
     name, capacity = "locked reads", model.config.capacity
-    if capacity.is_static or capacity.gate != "both":
+    if _is_open(model) or capacity.gate != "both":
         return _row(name, 0.0, 0.0, f"locked blocks may be read ({capacity.describe()})")
     state, dim, worst, seen = random_state(model, len(ids), generator), model.config.axis_dim(), 0.0, 0
     for start, length, blocks in capacity.segments(0, ids.shape[1]):

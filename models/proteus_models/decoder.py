@@ -10,15 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from proteus_bench.schedules import Capacity
+from proteus_bench.schedules import Capacity, CapacityError
 from proteus_models.comba import CombaMixer
 from proteus_models.config import ModelConfig
 from proteus_models.deltanet import DeltaNetMixer
 from proteus_models.gdn import GDNMixer
+from proteus_models.hope import HopeAttentionMixer
 from proteus_models.mixer import Mixer
 from proteus_models.retnet import RetNetMixer
 from proteus_models.swla import SWLAMixer
 from proteus_models.titans import TitansLinearMixer, TitansMLPMixer
+from proteus_models.titans_mac import TitansMACMixer
+from proteus_models.titans_mag import TitansMAGMixer
+from proteus_models.titans_mal import TitansMALMixer
+from proteus_models.transformer import TransformerMixer
 
 MIXERS: dict[str, type[Mixer]] = {
     "gdn": GDNMixer,
@@ -28,6 +33,11 @@ MIXERS: dict[str, type[Mixer]] = {
     "swla": SWLAMixer,
     "titans": TitansLinearMixer,
     "titans-mlp": TitansMLPMixer,
+    "titans-mac": TitansMACMixer,
+    "titans-mag": TitansMAGMixer,
+    "titans-mal": TitansMALMixer,
+    "transformer++": TransformerMixer,
+    "hope-attention": HopeAttentionMixer,
 }
 
 
@@ -81,20 +91,37 @@ class SwiGLU(nn.Module):
         return self.down(nn.functional.silu(gate) * value)
 
 
+class Level(nn.Module):
+    """One more MLP in a block's chain, with its own norm and residual."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(dim, eps=1e-5)
+        self.mlp = SwiGLU(dim, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mlp(self.norm(x))
+
+
 class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm_mixer = nn.RMSNorm(config.d_model, eps=1e-5)
         self.mixer = MIXERS[config.mixer](config)
         self.norm_mlp = nn.RMSNorm(config.d_model, eps=1e-5)
-        self.mlp = SwiGLU(config.d_model, config.mlp_hidden)
+        first, *rest = config.chain_hidden or (config.mlp_hidden,)
+        self.mlp = SwiGLU(config.d_model, first)
+        self.levels = nn.ModuleList(Level(config.d_model, hidden) for hidden in rest)
 
     def forward(
         self, x: Tensor, state: Any, active: list[int] | None, form: str, last_only: bool = False
     ) -> tuple[Tensor, Any]:
         y, state = self.mixer(self.norm_mixer(x), state, active, form, last_only)
         x = (x[:, -1:] if last_only else x) + y
-        return x + self.mlp(self.norm_mlp(x)), state
+        x = x + self.mlp(self.norm_mlp(x))
+        for level in self.levels:
+            x = level(x)
+        return x, state
 
 
 class DecoderLM(nn.Module):
@@ -127,7 +154,7 @@ class DecoderLM(nn.Module):
 
     def active(self, start: int, length: int) -> list[int] | None:
         """Open coordinates at positions start+1 .. start+length; None when static (the base model, bit for bit)."""
-        cap = self.config.capacity
+        cap = evaluated(self.config).capacity
         if cap.is_static or cap.gate == "none":
             return None
         return cap.active_coords_range(start, length, self.config.axis_dim()).tolist()
@@ -174,12 +201,23 @@ class DecoderLM(nn.Module):
         return torch.cat(rows)
 
 
+def evaluated(config: ModelConfig) -> ModelConfig:
+    """What a model is along positions: where the schedule counts training steps, everything is open."""
+    if MIXERS[config.mixer].clock == "context":
+        return config
+    return replace(config, capacity=Capacity.static(axis=config.capacity.axis, span=config.train_length))
+
+
 def _check(config: ModelConfig) -> None:
     capacity, axes = config.capacity, MIXERS[config.mixer].axes
+    if not axes:
+        if not capacity.is_static:
+            raise CapacityError(f"{config.mixer} has no fixed state to open block by block: it takes no schedule")
+        return
     if capacity.axis not in axes:
         raise ValueError(f"{config.mixer} has no {capacity.axis} axis; one of {', '.join(axes)}")
     if capacity.axis == "key" and capacity.gate == "write" and capacity.key_norm != "before_mask":
         raise ValueError("gate=write on the key axis reads with the whole key: key_norm must be before_mask")
-    if not capacity.is_static:
+    if not capacity.is_static and MIXERS[config.mixer].clock == "context":
         capacity.check_axis(config.axis_dim())
     MIXERS[config.mixer].check(config)

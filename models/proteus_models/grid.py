@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ from proteus_bench.schedules import BUILTIN, Capacity
 from proteus_models.checkpoint import save_checkpoint
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
-from proteus_models.recipe import Branch, Phase, Recipe
+from proteus_models.recipe import Branch, Phase, Recipe, RecipeError
 from proteus_models.tokenizer import MicroTokenizer
 from proteus_models.train import PhaseTrainer, Progress
 from proteus_models.train_data import DataConfig, RowSource
+from proteus_models.training_recipe import training_schedule
+from proteus_models.training_schedule import TrainingSchedule
 from proteus_models.zoo import tokenizer as zoo_tokenizer
 
 Report = Callable[[dict[str, Any]], None]
@@ -30,6 +34,8 @@ Report = Callable[[dict[str, Any]], None]
 def dry_run(recipe: Recipe) -> dict[str, Any]:
     """Parameters and tokens without training: what the recipe would cost."""
     model = DecoderLM(_config(recipe, recipe.branches[0], zoo_tokenizer().vocab_size))
+    for each in recipe.branches:
+        training_schedule(recipe, each)
     n = sum(p.numel() for p in model.parameters())
     tokens = recipe.trunk.tokens + recipe.branch.tokens * len(recipe.branches)
     body = n - model.embed.weight.numel()
@@ -45,13 +51,15 @@ def train_recipe(
 ) -> list[Path]:
     """Train (or resume) one seed; finished branches are written to `zoo/<name>/seed<k>` and never trained twice."""
     names = [b.name for b in recipe.branches]
+    for each in recipe.branches:  # what cannot be trained is refused before anything is
+        training_schedule(recipe, each)
     for name in only:
         if name not in names:
             raise UsageError(f"recipe {recipe.name} has no branch {name!r}; it has {', '.join(names)}")
     tokenizer = zoo_tokenizer()
     trunk_config = _config(recipe, None, tokenizer.vocab_size)
     base = work / f"{recipe.name}-{recipe.sha256[:8]}-seed{seed}"
-    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, tokenizer, base / "trunk", "trunk", seed, report)
+    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, base / "trunk", "trunk", seed, report)
     written = []
     for branch in recipe.branches:
         target = zoo / branch.name / f"seed{seed}"
@@ -61,11 +69,14 @@ def train_recipe(
             written.append(target)
             continue
         config = _config(recipe, branch, tokenizer.vocab_size)
+        training = training_schedule(recipe, branch)
         model, progress = _phase(
-            config, trunk.state_dict(), recipe.branch, tokenizer, base / branch.name, "branch", seed, report
+            config, trunk.state_dict(), recipe.branch, base / branch.name, "branch", seed, report, training
         )
         model.set_capacity(config.capacity)  # the span back at N
         card = _card(recipe, branch, config, seed, trunk_progress, progress, tokenizer, model)
+        if training is not None:
+            card["training_schedule"] = training.as_dict()
         save_checkpoint(target, model, card)
         written.append(target)
     return written
@@ -76,24 +87,35 @@ def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
     span = recipe.model["train_length"]
     static = Capacity.static(span=span, **recipe.capacity)  # type: ignore[arg-type]
     capacity = static
-    if branch is not None and branch.schedule != "static":
+    if branch is not None and (training := training_schedule(recipe, branch)) is not None:
+        capacity = training.capacity(static)
+    elif branch is not None and branch.schedule != "static":
         spec = parse_model(f"{recipe.backbone}+{branch.schedule}", models=[recipe.backbone], schedules=BUILTIN)
         capacity = spec.capacity(static)
-    return ModelConfig(mixer=recipe.backbone, vocab_size=vocab, capacity=capacity, **recipe.model)
+    try:
+        return ModelConfig(mixer=recipe.backbone, vocab_size=vocab, capacity=capacity, **recipe.model)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {recipe.name}: {error}") from error
 
 
 def _phase(
-    config: ModelConfig, weights: dict[str, Any] | None, phase: Phase, tokenizer: MicroTokenizer, folder: Path, label: str,
-    seed: int, report: Report,
+    config: ModelConfig, weights: dict[str, Any] | None, phase: Phase, folder: Path, label: str, seed: int,
+    report: Report, training: TrainingSchedule | None = None,
 ) -> tuple[DecoderLM, Progress]:  # fmt: skip
     torch.manual_seed(seed)
     model = DecoderLM(config)
     if weights is not None:
         model.load_state_dict(weights)
-    source = RowSource(tokenizer, DataConfig(**phase.data), seed)
-    trainer = PhaseTrainer(model, phase, source, folder, label=label)
+    source = _source(json.dumps(phase.data), seed)
+    trainer = PhaseTrainer(model, phase, source, folder, label=label, training=training)
     progress = trainer.run(lambda row: report({"model": folder.name, "seed": seed, **row}))
     return model, progress
+
+
+@lru_cache(maxsize=2)
+def _source(data: str, seed: int) -> RowSource:
+    """The rows of a phase: pure in their identity, so branches share one reading of the texts."""
+    return RowSource(zoo_tokenizer(), DataConfig(**json.loads(data)), seed)
 
 
 def _card(
@@ -115,4 +137,7 @@ def _card(
 
 def _summary(p: Progress) -> dict[str, Any]:
     kept = ("step", "tokens", "answer_loss", "digit_accuracy", "crossed_90_at", "seconds", "status", "history")
-    return json.loads(json.dumps({k: round(v, 4) if isinstance(v := getattr(p, k), float) else v for k in kept}))
+    # a phase without steps (an empty trunk) has no loss, and JSON has no NaN
+    plain = {k: v if math.isfinite(v) else None for k in kept if isinstance(v := getattr(p, k), float)}
+    plain = {k: v if v is None else round(v, 4) for k, v in plain.items()}
+    return json.loads(json.dumps({k: plain.get(k, getattr(p, k)) for k in kept}))

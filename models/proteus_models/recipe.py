@@ -50,6 +50,11 @@ class Phase:
     def tokens(self) -> int:
         return sum(s.tokens for s in self.stages)
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps when no stage ends early: the last step of a stage may overshoot its tokens."""
+        return sum(-(-s.tokens // (max(1, s.batch_tokens // s.length) * s.length)) for s in self.stages)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
@@ -63,6 +68,21 @@ class Branch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingTable:
+    """`[training_schedule]` of a backbone whose schedule counts optimizer steps: its span, and what a locked block is kept from.
+
+    An option that is left out follows the branch's schedule text (gate, decay_locked); one that contradicts it is refused.
+    """
+
+    span: int
+    levels: tuple[int, ...] = ()
+    mask_grad: bool | None = None
+    mask_decay: bool | None = None
+    mask_read: bool | None = None
+    per_block_step: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     name: str
     backbone: str
@@ -72,6 +92,7 @@ class Recipe:
     branch: Phase
     branches: tuple[Branch, ...]
     sha256: str
+    training: TrainingTable | None = None
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -84,7 +105,8 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def _recipe(raw: dict[str, Any]) -> Recipe:
-    _only(raw, {"name", "backbone", "model", "capacity", "trunk", "branch", "branches"}, "recipe")
+    known = {"name", "backbone", "model", "capacity", "trunk", "branch", "branches", "training_schedule"}
+    _only(raw, known, "recipe")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
     branches = tuple(_make(Branch, b) for b in raw["branches"])
     names = [b.name for b in branches]
@@ -93,6 +115,7 @@ def _recipe(raw: dict[str, Any]) -> Recipe:
     return Recipe(
         name=raw["name"], backbone=raw["backbone"], model=raw["model"], capacity=raw["capacity"],
         trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
+        training=_make(TrainingTable, raw["training_schedule"]) if "training_schedule" in raw else None,
     )  # fmt: skip
 
 

@@ -16,9 +16,11 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from proteus_models import hope
 from proteus_models.decoder import DecoderLM
 from proteus_models.recipe import Phase, Stage
 from proteus_models.train_data import RowSource
+from proteus_models.training_schedule import TrainingSchedule
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -50,17 +52,22 @@ def write_json(path: Path, data: Any) -> None:
 
 
 class PhaseTrainer:
-    """Trains `model` through `phase`, writing `folder/{state.safetensors,progress.json}` every `save_every` seconds."""
+    """Trains `model` through `phase`, writing `folder/{state.safetensors,progress.json}` every `save_every` seconds.
+
+    `training`: a schedule over the phase's optimizer steps, for a backbone that has one.
+    """
 
     def __init__(
-        self, model: DecoderLM, phase: Phase, source: RowSource, folder: Path, *, label: str, save_every: float = 120.0
-    ) -> None:
+        self, model: DecoderLM, phase: Phase, source: RowSource, folder: Path, *, label: str, save_every: float = 120.0,
+        training: TrainingSchedule | None = None,
+    ) -> None:  # fmt: skip
         self.accelerator = Accelerator()
         self.phase, self.source, self.folder, self.label = phase, source, folder, label
         self.save_every = save_every
         self.raw = model
         self.model = self.accelerator.prepare(model)
-        self.optimizers = [self.accelerator.prepare(o) for o in optimizers(model, phase)]
+        self.optimizers = [self.accelerator.prepare(o) for o in optimizers(model, phase, training)]
+        self.gate = None if training is None else hope.read_gate(model, training)
         self.progress = Progress()
 
     def run(self, log: Log) -> Progress:
@@ -84,6 +91,8 @@ class PhaseTrainer:
         if p.status == "running":
             p.status = "complete"
         self._save()
+        if self.gate is not None:
+            self.gate.remove()
         return p
 
     def _step(self, stage: Stage) -> None:
@@ -95,6 +104,8 @@ class PhaseTrainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * self._factor()
+        if self.gate is not None:
+            self.gate.at(p.step + 1)
         h, _ = self.raw.hidden(ids)
         loss, answer, accuracy = losses(self.raw, h, labels, kinds)
         self.accelerator.backward(loss)
@@ -162,8 +173,20 @@ class PhaseTrainer:
                     }
 
 
-def optimizers(model: DecoderLM, phase: Phase) -> list[torch.optim.Optimizer]:
-    """AdamW on everything; with `phase.muon_lr`, Muon on the blocks' matrices (it finds recall 3-4 times sooner)."""
+def optimizers(
+    model: DecoderLM, phase: Phase, training: TrainingSchedule | None = None
+) -> list[torch.optim.Optimizer]:
+    """AdamW on everything; with `phase.muon_lr`, Muon on the blocks' matrices (it finds recall 3-4 times sooner).
+
+    A schedule over steps, or levels with a period, make it one masked AdamW; ValueError beside Muon.
+    """
+    made: list[torch.optim.Optimizer]
+    if training is not None or hope.is_slow(model):
+        if phase.muon_lr:
+            raise ValueError("muon_lr must be 0: update periods and a schedule over steps are AdamW's alone")
+        adam: dict[str, Any] = {"lr": phase.lr, "betas": (0.9, 0.98), "eps": 1e-9}
+        made = [hope.masked_adamw(model, training or hope.unscheduled(), weight_decay=phase.weight_decay, **adam)]
+        return _with_base_lr(made)
     named = list(model.named_parameters())
     matrices = [
         p for n, p in named if phase.muon_lr and n.startswith("blocks.") and n.endswith("weight") and p.ndim == 2
@@ -172,9 +195,13 @@ def optimizers(model: DecoderLM, phase: Phase) -> list[torch.optim.Optimizer]:
     decayed = [p for _, p in named if p.ndim >= 2 and id(p) not in taken]
     rest = [p for _, p in named if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": phase.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    made: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=phase.lr, betas=(0.9, 0.98), eps=1e-9)]
+    made = [torch.optim.AdamW(groups, lr=phase.lr, betas=(0.9, 0.98), eps=1e-9)]
     if matrices:
         made.append(torch.optim.Muon(matrices, lr=phase.muon_lr, weight_decay=phase.weight_decay))
+    return _with_base_lr(made)
+
+
+def _with_base_lr(made: list[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
     for optimizer in made:
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]

@@ -5,6 +5,7 @@ A folder's name is `<backbone>` for the static twin and `<backbone>+<schedule>` 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Backbone:
     memory: str
     title: str
     scheduled: bool = True
+    clock: str = "context"  # what its schedule counts: positions, or optimizer steps (training)
 
 
 gdn = Backbone(name="gdn", axes=("value", "key", "head"), memory="matrix", title="Gated DeltaNet")
@@ -54,6 +56,12 @@ comba = Backbone(name="comba", axes=("value", "key", "head"), memory="matrix", t
 swla = Backbone(name="swla", axes=("value", "key", "head"), memory="matrix", title="SWLA, sliding-window linear attention")
 titans = Backbone(name="titans", axes=("value", "key", "head"), memory="matrix", title="Titans LMM, linear memory")
 titans_mlp = Backbone(name="titans-mlp", axes=("hidden",), memory="mlp", title="Titans LMM, two-layer MLP memory")
+_HYBRID = ("value", "key", "head", "hidden")  # hidden when the neural memory is an MLP
+titans_mac = Backbone(name="titans-mac", axes=_HYBRID, memory="matrix", title="Titans MAC, memory as context")
+titans_mag = Backbone(name="titans-mag", axes=_HYBRID, memory="matrix", title="Titans MAG, memory as a gate")
+titans_mal = Backbone(name="titans-mal", axes=_HYBRID, memory="matrix", title="Titans MAL, memory as a layer")
+transformer = Backbone(name="transformer++", axes=(), memory="none", title="Transformer++, no fixed state", scheduled=False)
+hope_attention = Backbone(name="hope-attention", axes=("hidden",), memory="none", title="Hope-Attention", clock="training")
 
 
 def zoo_root() -> Path:
@@ -75,11 +83,17 @@ def available(root: Path | None = None) -> list[ZooEntry]:
         if not seeds:
             continue
         stem, _, size = folder.name.partition("@")
-        name, _, schedule = stem.partition("+")
+        name, schedule = split_name(stem)
         entries.append(
-            ZooEntry(name=name, schedule=schedule or "static", size=size or MICRO, seeds=tuple(seeds), path=folder)
+            ZooEntry(name=name, schedule=schedule, size=size or MICRO, seeds=tuple(seeds), path=folder)
         )
     return entries
+
+
+def split_name(stem: str) -> tuple[str, str]:
+    """`<backbone>[+<schedule>]` -> both; a backbone's own name may end in plus signs, a schedule begins with a letter."""
+    match = re.fullmatch(r"([^+]+\+*?)(?:\+([A-Za-z].*))?", stem)
+    return (match[1], match[2] or "static") if match else (stem, "static")
 
 
 def find(name: str, schedule: str, size: str = MICRO, root: Path | None = None) -> ZooEntry:

@@ -70,17 +70,33 @@ def find_weights(spec: ModelSpec) -> Weights:
     match = next((s for s in sorted(configs) if _same(configs[s][0], wanted)), None)
     chosen = match or next(s for s in (*_STAND_INS, *sorted(configs)) if s in configs)
     entry = entries[chosen]
+    backbone = _backbone(spec.name)
+    capacity = configs[chosen][0] if match else wanted
+    if getattr(backbone, "clock", "context") == "training":
+        capacity = _opened(spec, wanted, match is not None, backbone, configs[chosen][1])
     return Weights(
         name=spec.name,
         trained=chosen,
         size=size,
         seeds=tuple(entry.seeds),
-        capacity=configs[chosen][0] if match else wanted,
+        capacity=capacity,
         exact=match is not None,
         train_length=configs[chosen][1],
-        memory=str(getattr(_backbone(spec.name), "memory", "matrix")),
+        memory=str(getattr(backbone, "memory", "matrix")),
         root=root,
     )
+
+
+def _opened(spec: ModelSpec, wanted: Capacity, held: bool, backbone: Any, train_length: int) -> Capacity:
+    """The capacity in use of a model whose schedule counted training steps: all open. UsageError for one never trained."""
+    if wanted.axis not in backbone.axes:
+        raise UsageError(f"{spec.name} has no {wanted.axis} axis; one of {', '.join(backbone.axes)}")
+    if not held and not wanted.is_static:
+        raise UsageError(
+            f"the schedule of {spec.name} acts while training, so it cannot be put on other weights: none were trained "
+            f"under {spec} (train them with a recipe that has a [training_schedule])"
+        )
+    return Capacity.static(axis=wanted.axis, span=train_length)
 
 
 def _same(held: Capacity, wanted: Capacity) -> bool:
