@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -102,7 +102,10 @@ class Registry:
             value = self._entries[name].point.load()
         except (Exception, SystemExit) as error:  # a stranger's import may raise anything, and must not end the program
             return None, f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        problem = _CHECKS[self.kind](name, value) if self.kind in _CHECKS else None
+        try:
+            problem = _CHECKS[self.kind](name, value) if self.kind in _CHECKS else None
+        except Exception as error:  # a look at its attributes may raise as well
+            problem = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         return value, problem
 
 
@@ -116,7 +119,20 @@ def _check_schedule(name: str, value: Any) -> str | None:
     return None
 
 
-_CHECKS: dict[str, Callable[[str, Any], str | None]] = {"schedules": _check_schedule}
+def _check_tasks(name: str, value: Any) -> str | None:
+    tasks = getattr(value, "tasks", None)
+    if not isinstance(tasks, Mapping) or not tasks:
+        return "it has no 'tasks': a mapping of task ids to tasks"
+    for task_id, task in tasks.items():
+        lacking = [part for part in ("id", "version", "item", "items") if not hasattr(task, part)]
+        if lacking:
+            return f"its task {str(task_id)[:64]!r} has no {', '.join(lacking)}"
+        if task.id != task_id:
+            return f"its task {str(task_id)[:64]!r} calls itself {str(task.id)[:64]!r}"
+    return None
+
+
+_CHECKS: dict[str, Callable[[str, Any], str | None]] = {"schedules": _check_schedule, "tasks": _check_tasks}
 
 
 def _discover() -> dict[str, list[_Entry]]:

@@ -18,6 +18,9 @@ def add_task_commands(group: typer.Typer) -> None:
             print(f"plugin {status.name} of {status.dist} does not load: {status.error}", file=sys.stderr)
     group.callback()(lambda: None)
     for name, plugin in plugins.items():
-        command = plugin.cli()
-        if command is not None:
-            group.add_typer(command, name=name)
+        try:
+            command = plugin.cli() if hasattr(plugin, "cli") else None
+            if command is not None:
+                group.add_typer(command, name=name)
+        except Exception as error:  # a stranger's sub-command must not take ours away
+            print(f"plugin {name} has no usable sub-command: {type(error).__name__}: {error}", file=sys.stderr)

@@ -18,7 +18,7 @@ from proteus_bench.backends.base import Ids
 from proteus_bench.backends.weights import ZOO_VARIABLE
 from proteus_bench.runner.items import encode_long, gold_text, make_item, plan_suite, stop_ids
 from proteus_bench.runner.models import parse
-from proteus_bench.score import score
+from proteus_bench.score import score_answer
 from proteus_bench.store import CellKey, CellLog, RunFolder
 
 
@@ -75,7 +75,6 @@ def _end_with_parent() -> None:
 
 def _answer(backend: Backend, items: Sequence[Any], start: int) -> tuple[list[dict[str, Any]], list[float]]:
     tokenizer = backend.tokenizer
-    stops = stop_ids(tokenizer)
     contexts = [encode_long(tokenizer, item.context) for item in items]
     asks = [
         [
@@ -83,7 +82,7 @@ def _answer(backend: Backend, items: Sequence[Any], start: int) -> tuple[list[di
                 tokenizer.encode(question.text + question.answer_prefix),
                 tokenizer.encode(gold_text(question)),
                 question.max_new_tokens,
-                stops,
+                stop_ids(tokenizer, item.meta.get("stop", "sentence")),
             )
             for question in item.questions
         ]
@@ -109,6 +108,7 @@ def _rows(
             output = tokenizer.decode(answer.text_ids)
             prompt = item.context + question.text + question.answer_prefix
             logprob = answer.gold_logprob
+            scores = score_answer(item, slot, output, logprob=logprob, gold_tokens=len(ask.gold_ids))
             yield (
                 offset,
                 slot,
@@ -124,8 +124,8 @@ def _rows(
                     "output_ids": list(answer.text_ids),
                     "gold_tokens": len(ask.gold_ids),
                     "logprob": logprob if math.isfinite(logprob) else None,
-                    "strict": score(question.golds, output, "strict"),
-                    "compat": score(question.golds, output, "compat"),
+                    "strict": scores.strict,
+                    "compat": scores.compat,
                 },
                 answer,
             )

@@ -38,7 +38,7 @@ def cell_results(plan: Plan, rows: Mapping[CellKey, list[dict[str, Any]]]) -> di
     """Metrics of every cell that has rows. InvalidFileError (exit 3) when a whole cell's items are not the frozen ones."""
     results = {key: cell_result(key, found, len(found) == plan.questions(key)) for key, found in rows.items() if found}
     for key, result in results.items():
-        frozen = plan.suite.hashes.get(plan.infos[key.model, key.seed].tokenizer_sha256, {}).get(key.task)
+        frozen = plan.suite.frozen(plan.infos[key.model, key.seed].tokenizer_sha256, key.task, key.length)
         whole = result.n == plan.suite.counts[key.task, key.length]
         if whole and frozen not in (None, result.items_sha256):
             place = f"{key.task} at {key.length}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,8 @@ _SEAM = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
 class SuitePlan:
     """A frozen suite. ``source``: what it was asked by (name or path). ``counts``: items by (task, length).
 
-    hashes: by tokenizer fingerprint and task, over all items; what the items of a whole cell must have.
+    hashes: by tokenizer fingerprint and cell (task, or task@length with several lengths), over all items; what the items
+    of a whole cell must have. data: sha256 of the data by task, for tasks that read data which is not shipped.
     """
 
     source: str
@@ -33,6 +36,12 @@ class SuitePlan:
     data_seed: int
     counts: dict[tuple[str, int], int]
     hashes: dict[str, dict[str, str]]
+    data: dict[str, str] = field(default_factory=dict)
+
+    def frozen(self, fingerprint: str, task: str, length: int) -> str | None:
+        """The hash that the items of a whole cell must have; None where the suite froze none for this tokenizer."""
+        row = self.hashes.get(fingerprint, {})
+        return row.get(f"{task}@{length}", row.get(task))
 
     def block(self) -> dict[str, str]:
         """Name, version and hash, for manifests and identities."""
@@ -44,7 +53,8 @@ def plan_suite(name: str) -> SuitePlan:
     """A suite by name or path. SuiteError: exit 2 for an unknown one, exit 3 for an invalid file."""
     from proteus_tasks.suites import load_suite
 
-    suite = load_suite(name)
+    suite = load_suite(name, suite_folders(), tasks())
+    data = {task: found for task in suite.tasks if (found := getattr(tasks()[task], "data_sha256", None)) is not None}
     return SuitePlan(
         source=name,
         name=suite.id,
@@ -54,6 +64,7 @@ def plan_suite(name: str) -> SuitePlan:
         data_seed=suite.data_seed,
         counts={(task, length): n for task, length, n in suite.cells()},
         hashes={fingerprint: dict(row) for fingerprint, row in suite.hashes.items()},
+        data=data,
     )
 
 
@@ -67,6 +78,14 @@ def tasks() -> dict[str, Any]:
                 raise UsageError(f"two task plugins offer {task_id!r}; the second is {name}")
             found[task_id] = task
     return found
+
+
+def suite_folders() -> tuple[Path, ...]:
+    """The suite folders of every task plugin that loads and has one, ours first: a name is taken from the first that has it."""
+    from proteus_tasks.resources import suites_dir
+
+    paths = [getattr(plugin, "suites_path", None) for plugin in Registry("tasks").load()[0].values()]
+    return tuple(dict.fromkeys([suites_dir(), *(Path(path) for path in paths if path is not None)]))
 
 
 def make_item(suite: SuitePlan, task: str, length: int, tokenizer: Any, index: int) -> Any:
@@ -108,28 +127,36 @@ def gold_text(question: Any) -> str:
     return " " + ", ".join(question.golds)
 
 
-_STOPS: dict[str, frozenset[int]] = {}
+_STOPS: dict[tuple[str, str], frozenset[int]] = {}
+_STOP_SIGNS = {"sentence": "\n.", "line": "\n", "none": ""}
 
 
-def stop_ids(tokenizer: Any) -> frozenset[int]:
-    """Tokens that end an answer: those with a line end or a full stop in them."""
-    key = tokenizer.fingerprint
+def stop_ids(tokenizer: Any, rule: str = "sentence") -> frozenset[int]:
+    """Tokens that end an answer: those with a line end or a full stop in them (sentence), a line end (line), or none."""
+    key = (tokenizer.fingerprint, rule)
     if key not in _STOPS:
-        texts = ((i, tokenizer.decode([i])) for i in range(tokenizer.vocab_size))
-        _STOPS[key] = frozenset(i for i, text in texts if "\n" in text or "." in text)
+        signs = _STOP_SIGNS[rule]
+        texts = ((i, tokenizer.decode([i])) for i in range(tokenizer.vocab_size if signs else 0))
+        _STOPS[key] = frozenset(i for i, text in texts if any(sign in text for sign in signs))
     return _STOPS[key]
 
 
 def suite_rows() -> list[dict[str, Any]]:
-    """The shipped suites, for `list`."""
-    from proteus_tasks.suites import list_suites, load_suite
+    """The suites of all plugins, shortest first, for `list`. One that does not load is reported and left out."""
+    from proteus_tasks.suites import SuiteError, load_suite, suite_files
 
-    suites = [load_suite(name) for name in list_suites()]
+    folders, suites = suite_folders(), []
+    for name in suite_files(folders):
+        try:
+            suites.append(load_suite(name, folders, tasks()))
+        except SuiteError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    suites.sort(key=lambda suite: (suite.length, suite.id))
     return [
         {
             "suite": s.id,
             "version": s.version,
-            "length": s.length,
+            "length": s.length if len(s.lengths) == 1 else list(s.lengths),
             "items": s.n,
             "tasks": list(s.tasks),
             "about": s.description,

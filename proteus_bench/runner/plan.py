@@ -58,6 +58,7 @@ class Plan:
             "device": info.device,
             "backend": "local",
             "batch_tokens": self.spec.batch_tokens,
+            **({"data": self.suite.data} if self.suite.data else {}),
             "items": [[k.task, k.length, n] for k, n in self.cells.items() if (k.model, k.seed) == (text, seed)],
         }
 

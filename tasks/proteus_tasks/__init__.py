@@ -8,10 +8,12 @@ from .niah import VARIANTS, NiahTask
 from .task import Task
 from .tokenizers import ByteTokenizer, CallableTokenizer, FileTokenizer, Tokenizer
 
-TASKS: dict[str, Task] = {task.id: task for task in VARIANTS.values()}
+NIAH_TASKS: dict[str, Task] = {task.id: task for task in VARIANTS.values()}
+TASKS: dict[str, Task] = dict(NIAH_TASKS)
 """Every shipped task by id."""
 
 __all__ = [
+    "NIAH_TASKS",
     "TASKS",
     "ByteTokenizer",
     "CallableTokenizer",

@@ -1,31 +1,34 @@
-"""What the entry point group `proteus_bench.tasks` finds under the name `niah`. A stranger's plugin has the same shape."""
+"""What the entry point group `proteus_bench.tasks` finds: one object a family. A stranger's plugin has the same shape."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import TASKS, Task
+from . import NIAH_TASKS, Task
 from .resources import suites_dir
 
 
 @dataclass(frozen=True)
-class NiahPlugin:
+class TaskPlugin:
     """`tasks` by id, the folder with its suites, and the sub-command that `generate` mounts under `name`."""
 
-    name: str = "niah"
-    tasks: dict[str, Task] = field(default_factory=lambda: dict(TASKS))
-
-    @property
-    def suites_path(self) -> Path:
-        return suites_dir()
+    name: str
+    tasks: dict[str, Task]
+    command: Callable[[], Any]
+    suites_path: Path
 
     def cli(self) -> Any:
         """The Typer application; typer is imported when this is called."""
-        from .generate_cli import app
-
-        return app()
+        return self.command()
 
 
-plugin = NiahPlugin()
+def _niah_command() -> Any:
+    from .generate_cli import app
+
+    return app()
+
+
+plugin = TaskPlugin("niah", NIAH_TASKS, _niah_command, suites_dir())

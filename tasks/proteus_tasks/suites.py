@@ -92,10 +92,10 @@ def task_hash(
 
 def list_suites(folders: Sequence[Path] | None = None, tasks: Mapping[str, Task] = TASKS) -> tuple[str, ...]:
     """Names of the suites in `folders` (of the shipped ones when None), shortest length first."""
-    return tuple(sorted(_files(folders), key=lambda name: (load_suite(name, folders, tasks).length, name)))
+    return tuple(sorted(suite_files(folders), key=lambda name: (load_suite(name, folders, tasks).length, name)))
 
 
-def _files(folders: Sequence[Path] | None) -> dict[str, Path]:
+def suite_files(folders: Sequence[Path] | None) -> dict[str, Path]:
     """Suite files by name. The first folder wins, so that nobody replaces a shipped suite."""
     found: dict[str, Path] = {}
     for folder in folders if folders is not None else (suites_dir(),):
@@ -119,7 +119,7 @@ def load_suite(
         if not path.is_file():
             raise SuiteError(f"no suite file {text[:200]}", exit_code=2)
         return parse_suite(_read(path), path.name, tasks)
-    known = _files(folders)
+    known = suite_files(folders)
     if text not in known:
         raise SuiteError(f"unknown suite '{text[:64]}'{nearest(text, known)}; known: {', '.join(sorted(known))}", 2)
     suite = parse_suite(_read(known[text]), f"{text}.toml", tasks)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proteus_tasks import TASKS, ByteTokenizer, CallableTokenizer, LengthBudgetError, TaskError, fit, haystack, supply
+from proteus_tasks import NIAH_TASKS as TASKS
+from proteus_tasks import ByteTokenizer, CallableTokenizer, LengthBudgetError, TaskError, fit, haystack, supply
 from proteus_tasks.tokenizers import count, special_tokens
 
 BYTES = ByteTokenizer()

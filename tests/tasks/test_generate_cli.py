@@ -6,7 +6,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from proteus_tasks import TASKS, ByteTokenizer, Item
+from proteus_tasks import NIAH_TASKS as TASKS
+from proteus_tasks import ByteTokenizer, Item
 from proteus_tasks.plugin import plugin
 from proteus_tasks.resources import micro_tokenizer_path
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from proteus_tasks import TASKS, ByteTokenizer, CallableTokenizer, Item, TaskError, niah_text
+from proteus_tasks import NIAH_TASKS as TASKS
+from proteus_tasks import ByteTokenizer, CallableTokenizer, Item, TaskError, niah_text
 from proteus_tasks.vocabulary import value_split, words
 
 BYTES = ByteTokenizer()

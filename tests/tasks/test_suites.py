@@ -2,7 +2,8 @@
 
 import pytest
 
-from proteus_tasks import TASKS, ByteTokenizer, SuiteError, freeze, suites
+from proteus_tasks import NIAH_TASKS as TASKS
+from proteus_tasks import ByteTokenizer, SuiteError, freeze, suites
 from proteus_tasks.resources import suites_dir
 from proteus_tasks.tokenizers import resolve
 
@@ -14,7 +15,7 @@ GOOD = (
 
 
 def test_shipped_suites():
-    assert suites.list_suites() == NAMES
+    assert tuple(name for name in suites.list_suites() if name.startswith("niah")) == NAMES
     for name in NAMES:
         suite = suites.load_suite(name)
         assert suite.id == name and suite.length == int(name[4:-1]) * 1024 and suite.split == "test"

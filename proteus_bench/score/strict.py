@@ -1,17 +1,14 @@
-"""Typed scorers: golds and an output in, a score in [0, 1] out. Both scorers are reported for every item.
+"""The strict rule and the substring rule: golds and an output in, a score in [0, 1] out.
 
 ``strict`` reads the output as an answer: the first things in it that look like the golds must be the golds. Dumping
-every candidate or echoing the prompt therefore scores at chance. ``compat`` is the substring rule of the older suites,
+every candidate or echoing the prompt therefore scores at chance. ``contains`` is the substring rule of the older suites,
 kept for comparison with their numbers; it pays for dumping.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-
-SCORER_ID = "strict"
-SCORER_VERSION = "1"
+from collections.abc import Iterator, Sequence
 
 # An answer that starts later than this many words (per gold) is no answer; it bounds what an echo can hit.
 WINDOW_WORDS = 24
@@ -21,11 +18,6 @@ _TOKEN = re.compile(r"\w+(?:(?:[-.]|,(?=[0-9]{3}(?!\w)))\w+)*")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PIECE = re.compile(r"[,;\n]|\band\b")
 _JOINING_WORDS = frozenset({"and", "or"})
-
-
-def score(golds: Sequence[str], output: str, scorer: str = SCORER_ID) -> float:
-    """Score ``output`` against ``golds`` with the named scorer. Raises KeyError for an unknown scorer."""
-    return SCORERS[scorer](golds, output)
 
 
 def strict(golds: Sequence[str], output: str) -> float:
@@ -60,9 +52,6 @@ def contains(golds: Sequence[str], output: str) -> float:
     lowered = output.lower() if isinstance(output, str) else output
     checked = _checked(golds, lowered)
     return sum(gold.lower() in lowered for gold in checked) / len(checked)
-
-
-SCORERS: dict[str, Callable[[Sequence[str], str], float]] = {"strict": strict, "compat": contains}
 
 
 def _checked(golds: Sequence[str], output: str) -> Sequence[str]:
