@@ -58,6 +58,24 @@ def pigeonhole_bootstrap(
     return BootstrapResult(single, _percentile(draws_BK @ w_K, tasks, w_K, level, bounds), draws_BK)
 
 
+def joint_draws(tasks: Sequence[np.ndarray], B: int, seed: int | str = 0) -> np.ndarray:
+    """Per-seed task means under resampling of seeds and items, for statistics that are no means.
+
+    tasks: ``[S, N_k]`` each -> ``[B, S, K]``; or ``[M, S, N_k]`` (M methods on the same seeds and items, drawn alike) ->
+    ``[B, M, S, K]``. One draw of seeds serves all tasks and methods.
+    """
+    rng = stream("joint", seed)
+    lead = tasks[0].shape[:-1]
+    seeds = lead[-1]
+    picks_BS = rng.integers(0, seeds, size=(B, seeds))
+    draws = []
+    for task in tasks:
+        means = _item_means(task.reshape(-1, task.shape[-1]), B, rng).reshape(B, *lead)
+        index = picks_BS if len(lead) == 1 else picks_BS[:, None, :]
+        draws.append(np.take_along_axis(means, np.broadcast_to(index, means.shape), axis=-1))
+    return np.stack(draws, axis=-1)
+
+
 def _item_means(D: np.ndarray, B: int, rng: np.random.Generator) -> np.ndarray:
     """Mean of each seed's row under B resamples of the columns, ``[B, S]``: counts x matrix.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proteus_bench.stats.intervals import Interval, check_scores, constant_bounds, t_interval
+from proteus_bench.stats.intervals import Interval, check_scores, t_interval, z_quantile
 
 Bounds = tuple[float, float]
 
@@ -76,6 +76,7 @@ def crossed_anova(
 ) -> Interval:
     """Mean of a method with its interval over new seeds and new items: the primary interval from 2 seeds on.
 
+    The variance is that of `variance_and_df`, the ends are those of `intervals.ends`.
     D: scores ``[S, N]`` (row = training seed, column = item), or one such matrix per task, rows being the same seeds in
     the same order; then the mean over tasks with ``weights`` (equal by default). ``bounds``: (0, 1) for scores, (-1, 1)
     for differences, None for what has none (log-probabilities). One seed gives no interval, and says so. Constant scores
@@ -145,22 +146,23 @@ def _suite_variance(tasks: list[np.ndarray], w_K: np.ndarray) -> tuple[float, fl
 
 
 def _constant(tasks: list[np.ndarray], w_K: np.ndarray, level: float, bounds: Bounds) -> tuple[float, float]:
-    ends = [constant_bounds(float(task[0, 0]), task.shape[1], level, bounds) for task in tasks]
-    lo, hi = (float(sum(w * end[side] for w, end in zip(w_K, ends, strict=True))) for side in (0, 1))
-    return lo, hi
+    """`constant_bounds` of a weighted mean over tasks whose scores are all equal within each task.
 
-
-def minimum_detectable_effect(
-    seed_var: float, item_var: float, res_var: float, seeds: int, items: int, level: float = 0.95, power: float = 0.8
-) -> float:
-    """Smallest true difference found with ``power``: (z + z_power) sqrt(s2_seed/S + s2_item/N + s2_res/(S N)).
-
-    The variances are those of paired differences (`Components.variances`). A normal approximation: optimistic for few
-    seeds, where t quantiles are larger.
+    With shares q_k of units that would differ, nothing was seen with probability exp(-sum n_k q_k) or so; under that
+    constraint the mean moves most where weight x distance is largest for the items that a task has. With equal tasks
+    this is the bound of all their items together.
     """
-    from statistics import NormalDist
-
-    if seeds < 1 or items < 1 or min(seed_var, item_var, res_var) < 0:
-        raise ValueError("need at least one seed and one item, and non-negative variances")
-    reach = NormalDist().inv_cdf((1 + level) / 2) + NormalDist().inv_cdf(power)
-    return reach * math.sqrt(seed_var / seeds + item_var / items + res_var / (seeds * items))
+    values_K = np.array([float(task[0, 0]) for task in tasks])
+    items_K = np.array([task.shape[1] for task in tasks])
+    mean = float(w_K @ values_K)
+    reach = []
+    for distance_K in (values_K - bounds[0], bounds[1] - values_K):
+        pull_K = w_K * distance_K
+        total = float(pull_K.sum())
+        if total <= 0:
+            reach.append(0.0)
+            continue
+        effective = float((items_K[pull_K > 0] * total / pull_K[pull_K > 0]).min())
+        z2 = z_quantile(level) ** 2
+        reach.append(total * z2 / (effective + z2))
+    return mean - reach[0], mean + reach[1]

@@ -9,6 +9,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+SCORE_BOUNDS = (0.0, 1.0)
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -105,7 +107,7 @@ def cluster_mean_ci(
     level: float = 0.95,
     bounds: tuple[float, float] | None = (0.0, 1.0),
 ) -> Interval:
-    """Mean of ``scores`` ``[n]`` with a t interval that treats each cluster (item) as one draw; df = C - 1.
+    """Mean of ``scores`` ``[n]`` with a t interval (see `ends`) that treats each cluster (item) as one draw; df = C - 1.
 
     SE^2 = C/(C-1) * sum_c (sum_{i in c} (x_i - mean))^2 / n^2. Without ``clusters`` every score is its own. One cluster
     gives no interval; equal clusters give `constant_bounds`, or no interval where ``bounds`` of one score are None.
@@ -136,12 +138,36 @@ def cluster_mean_ci(
 def t_interval(
     mean: float, se: float, df: float, n: int, method: str, level: float, bounds: tuple[float, float] | None
 ) -> Interval:
-    """mean +- t * se, cut to what the mean can be."""
-    half = t_quantile(level, df) * se
-    lo, hi = mean - half, mean + half
-    if bounds is not None:
-        lo, hi = max(bounds[0], lo), min(bounds[1], hi)
+    """The interval of `ends` around one mean."""
+    lo, hi = (float(end) for end in ends(np.float64(mean), np.float64(se), np.float64(df), level, bounds))
     return Interval(mean, lo, hi, n, method, level, df, se)
+
+
+def ends(
+    mean: np.ndarray, se: np.ndarray, df: np.ndarray, level: float, bounds: tuple[float, float] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends for means with standard errors, elementwise.
+
+    Without bounds: mean -+ t se. For scores (bounds 0 and 1): Wilson's equation with t for z and the effective number of
+    trials mean (1 - mean) / se^2, because near 0 and 1 a symmetric interval covers 90% where 95 is claimed (the survey
+    form of Dean and Pagano, J. Surv. Stat. Methodol. 2015). For other bounds: mean -+ t se, cut to what a mean can be.
+    """
+    from scipy.special import stdtrit
+
+    check_level(level)
+    half = stdtrit(df, (1 + level) / 2) * se
+    if bounds is None:
+        return mean - half, mean + half
+    lo, hi = np.maximum(bounds[0], mean - half), np.minimum(bounds[1], mean + half)
+    if bounds != SCORE_BOUNDS:
+        return lo, hi
+    spread = mean * (1 - mean)
+    inside = spread > 0
+    # t^2 / n_effective, written so that se = 0 is no special case.
+    r = half**2 / np.where(inside, spread, 1.0)
+    centre = (mean + r / 2) / (1 + r)
+    reach = np.sqrt(r * spread + r * r / 4) / (1 + r)
+    return np.where(inside, np.maximum(0.0, centre - reach), lo), np.where(inside, np.minimum(1.0, centre + reach), hi)
 
 
 def cell_ci(

@@ -86,6 +86,23 @@ def sign_flip(differences: Sequence[float] | np.ndarray) -> tuple[float, float]:
     return p, min(1.0, 2.0 / 2**d_S.size)
 
 
+def mcnemar(only_a: int, only_b: int) -> tuple[float, float]:
+    """McNemar's test of two checkpoints on the same binary items, from the items that only one of them gets right.
+
+    Returns (exact two-sided p, chi-square with continuity correction). Says nothing about other seeds. Raises ValueError
+    for negative counts.
+    """
+    from scipy.special import bdtr
+
+    if only_a < 0 or only_b < 0:
+        raise ValueError(f"counts must not be negative, got {only_a} and {only_b}")
+    n = only_a + only_b
+    if n == 0:
+        return 1.0, 0.0
+    p = min(1.0, 2 * float(bdtr(min(only_a, only_b), n, 0.5)))
+    return p, max(0, abs(only_a - only_b) - 1) ** 2 / n
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm-adjusted p-values, in the order given: family-wise error over the declared family."""
     return _stepwise(p_values, lambda rank, m: m - rank, np.maximum.accumulate)

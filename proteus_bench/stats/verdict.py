@@ -25,7 +25,11 @@ Outcome = Literal["better", "worse", "not_separable", "identical"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A against B. ``claim`` is "methods" when it reaches beyond these checkpoints, "checkpoints" with one seed."""
+    """A against B. ``claim`` is "methods" when it reaches beyond these checkpoints, "checkpoints" with one seed.
+
+    p_value: of no difference between the methods, None with one seed. p_items: with one seed only, of no difference
+    between these two checkpoints over new items.
+    """
 
     a: str
     b: str
@@ -34,6 +38,7 @@ class Verdict:
     primary: Interval
     bootstrap: Interval | None
     p_value: float | None
+    p_items: float | None
     sign_flip_p: float | None
     sign_flip_floor: float | None
     seeds: int
@@ -72,21 +77,23 @@ def verdict(
 ) -> Verdict:
     """Judge paired differences a - b: ``D[S, N]`` or one matrix per task (see `paired_difference`), each in [-1, 1].
 
-    A is called better (worse) only when the primary interval excludes zero. Differences that are all zero are called
-    identical, with a bound instead of an interval of width zero. One seed judges two checkpoints, not two methods.
+    A is called better (worse) only when the primary interval excludes zero. ``B=0`` leaves the bootstrap out. Differences
+    that are all zero are called identical, with a bound instead of an interval of width zero. One seed judges two
+    checkpoints, not two methods.
     """
     tasks, w_K = as_tasks(D, weights)
     seeds, items = tasks[0].shape[0], sum(task.shape[1] for task in tasks)
     bounds = (-1.0, 1.0)
-    primary = (
-        _one_seed(tasks, w_K, level) if seeds == 1 else crossed_anova(tasks, level, bounds, [float(w) for w in w_K])
-    )
+    primary = _primary(tasks, w_K, level, bounds)
     bootstrap = flips = None
-    if seeds >= MIN_BOOTSTRAP_SEEDS:
+    if seeds >= MIN_BOOTSTRAP_SEEDS and B:
         bootstrap = pigeonhole_bootstrap(tasks, B, seed, level, bounds, [float(w) for w in w_K]).overall
     if 2 <= seeds <= 20:
         flips = sign_flip(np.sum([w * task.mean(axis=1) for w, task in zip(w_K, tasks, strict=True)], axis=0))
     same = all(not task.any() for task in tasks)
+    p = 1.0 if same else p_value(primary)
+    if p is None and primary.lo is not None:
+        p = _p_by_level(tasks, w_K, bounds)
     outcome: Outcome = "not_separable"
     if same:
         outcome = "identical"
@@ -99,7 +106,8 @@ def verdict(
         claim="methods" if seeds > 1 else "checkpoints",
         primary=primary,
         bootstrap=bootstrap,
-        p_value=p_value(primary) if seeds > 1 else None,
+        p_value=p if seeds > 1 else None,
+        p_items=p if seeds == 1 else None,
         sign_flip_p=flips[0] if flips else None,
         sign_flip_floor=flips[1] if flips else None,
         seeds=seeds,
@@ -108,20 +116,49 @@ def verdict(
     )
 
 
+def _primary(tasks: list[np.ndarray], w_K: np.ndarray, level: float, bounds: tuple[float, float]) -> Interval:
+    if tasks[0].shape[0] == 1:
+        return checkpoint_ci(tasks, w_K, level, bounds)
+    return crossed_anova(tasks, level, bounds, [float(w) for w in w_K])
+
+
+def _p_by_level(tasks: list[np.ndarray], w_K: np.ndarray, bounds: tuple[float, float]) -> float:
+    """p of an interval that is no single t interval: one minus the highest level at which it still excludes zero."""
+    small, large = -15.0, -1e-9  # powers of ten
+    if not _primary(tasks, w_K, 1 - 10**large, bounds).excludes_zero:
+        return 1.0
+    if _primary(tasks, w_K, 1 - 10**small, bounds).excludes_zero:
+        return float(10**small)
+    for _ in range(40):
+        middle = (small + large) / 2
+        if _primary(tasks, w_K, 1 - 10**middle, bounds).excludes_zero:
+            large = middle
+        else:
+            small = middle
+    return float(10**large)
+
+
 def unbounded_difference(D: np.ndarray | Sequence[np.ndarray], level: float = 0.95) -> Interval:
     """Mean of paired differences that have no bounds (gold log-probabilities, nats), by the rule of `verdict`.
 
     ``D[S, N]`` or one matrix per task, equal weights. No interval where nothing varies.
     """
     tasks, w_K = as_tasks(D)
-    return _one_seed(tasks, w_K, level, None) if len(tasks[0]) == 1 else crossed_anova(tasks, level, None)
+    return checkpoint_ci(tasks, w_K, level, None) if len(tasks[0]) == 1 else crossed_anova(tasks, level, None)
 
 
-def _one_seed(
-    tasks: list[np.ndarray], w_K: np.ndarray, level: float, bounds: tuple[float, float] | None = (-1.0, 1.0)
+def checkpoint_ci(
+    tasks: Sequence[np.ndarray],
+    weights: Sequence[float] | np.ndarray | None = None,
+    level: float = 0.95,
+    bounds: tuple[float, float] | None = (-1.0, 1.0),
 ) -> Interval:
-    """Items are the only source of variation: an item-clustered interval for one task, their sum for several."""
-    parts = [cluster_mean_ci(task[0], level=level, bounds=bounds) for task in tasks]
+    """Weighted mean over tasks of one checkpoint (``[1, N]`` each): items, inside their tasks, are all that varies.
+
+    An item-clustered interval for one task, their sum for several. It says nothing about other seeds.
+    """
+    checked, w_K = as_tasks(list(tasks), None if weights is None else [float(w) for w in weights])
+    parts = [cluster_mean_ci(task[0], level=level, bounds=bounds) for task in checked]
     if len(parts) == 1:
         return parts[0]
     mean = float(sum(w * part.mean for w, part in zip(w_K, parts, strict=True)))
