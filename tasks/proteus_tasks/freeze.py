@@ -9,7 +9,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from .errors import TaskError
+from . import TASKS
+from .errors import LengthBudgetError, TaskError
 from .resources import micro_tokenizer_path, suites_dir
 from .suites import Suite, list_suites, load_suite, task_hash
 from .tokenizers import Tokenizer, resolve
@@ -52,6 +53,17 @@ def hashes_of(suite: Suite, tokenizer: Tokenizer) -> dict[str, str]:
     return {suite.hash_key(t, length): task_hash(suite, t, tokenizer, length) for t, length, _ in suite.cells()}
 
 
+def _fits(suite: Suite, tokenizer: Tokenizer) -> bool:
+    """Whether the suite's lengths can hold its tasks with this tokenizer: 256 facts are longer than 8,192 bytes."""
+    try:
+        for task, length, _ in suite.cells():
+            TASKS[task].item(0, length=length, tokenizer=tokenizer, data_seed=suite.data_seed, split=suite.split)
+    except LengthBudgetError as error:
+        print(f"{suite.id}: not for tokenizer {tokenizer.fingerprint[:16]} ({error})")
+        return False
+    return True
+
+
 def main(arguments: list[str]) -> int:
     """Exit code: 0 frozen or unchanged, 1 `--check` found a difference, 2 usage, 3 invalid file."""
     check = "--check" in arguments
@@ -64,13 +76,14 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     different = 0
     for suite in suites:
+        fitting = [tokenizer for tokenizer in tokenizers if _fits(suite, tokenizer)]
         if check:
-            for tokenizer in tokenizers:
+            for tokenizer in fitting:
                 for task in changed_tasks(suite, tokenizer):
                     different += 1
                     print(f"{suite.id}: {task} changed for tokenizer {tokenizer.fingerprint[:16]}")
             continue
-        hashes = {tokenizer.fingerprint: hashes_of(suite, tokenizer) for tokenizer in tokenizers}
+        hashes = {tokenizer.fingerprint: hashes_of(suite, tokenizer) for tokenizer in fitting}
         (suites_dir() / f"{suite.id}.toml").write_text(render(suite, hashes), encoding="utf-8")
         print(f"{suite.id}: frozen for {', '.join(f[:16] for f in hashes)}", flush=True)
     return 1 if different else 0
