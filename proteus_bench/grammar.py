@@ -3,7 +3,8 @@
     titans  titans+proteus  comba+stretched(factor=2)  swla+proteus(blocks=8,gate=read)@micro  hf:./ckpt  vllm:./ckpt
 
 ``proteus`` is the paper's preset (arXiv 2608.16844): uniform prefix, 16 blocks, reads and writes gated. In parentheses
-stand the schedule's own parameters and any field of a capacity (blocks, span, axis, gate, ...).
+stand the schedule's own parameters, any field of a capacity (blocks, span, axis, gate, ...), and `weights=NAME`: run on
+the weights that were trained under that schedule (`titans+proteus(gate=none,weights=proteus)`), whatever else is held.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PATH_SOURCES = ("hf", "vllm")
 SIZES = ("micro", "340m", "760m", "1.3b")
 NO_FIXED_STATE = ("transformer", "transformer++")
 DEFAULT_BLOCKS = 16
+WEIGHTS = "weights"
 PRESETS: dict[str, tuple[str, dict[str, Value]]] = {"proteus": ("uniform", {"blocks": 16, "gate": "both"})}
 
 _WORD = r"[A-Za-z][A-Za-z0-9_-]*"
@@ -68,6 +70,11 @@ class ModelSpec:
             raise UsageError(f"{self} names size {self.size}, but --size says {size}")
         return dataclasses.replace(self, size=size)
 
+    @property
+    def weights(self) -> str | None:
+        """The schedule whose weights are asked for, None for those that fit best."""
+        return next((str(value) for key, value in self.overrides if key == WEIGHTS), None)
+
     def capacity(self, default: Capacity) -> Capacity:
         """The capacity that this spec asks for; ``default`` is the model's own (its axis, span and open choices).
 
@@ -79,6 +86,7 @@ class ModelSpec:
             choices = {name: getattr(default, name) for name in CHOICES if name != "axis"}
             return Capacity.static(axis=default.axis, span=default.span, **choices)
         settings: dict[str, Any] = {**PRESETS.get(self.schedule, ("", {}))[1], **dict(self.overrides)}
+        settings.pop(WEIGHTS, None)
         fallback = default.blocks if default.blocks > 1 else DEFAULT_BLOCKS
         if self.schedule_class is Static:
             fallback = 1
@@ -148,6 +156,8 @@ def parse_schedule(
             raise UsageError(f"{key} is given twice in {text!r}")
         if key in own:
             params[key] = _typed(name, key, raw, own[key])
+        elif key == WEIGHTS:
+            overrides[key] = _typed(name, key, raw, str)
         elif key in ("blocks", "span"):
             overrides[key] = _typed(name, key, raw, int)
         elif key in CHOICES:
@@ -155,7 +165,7 @@ def parse_schedule(
                 raise unknown(key, raw, CHOICES[key])
             overrides[key] = raw
         else:
-            raise unknown(f"parameter of {name}", key, [*own, "blocks", "span", *CHOICES])
+            raise unknown(f"parameter of {name}", key, [*own, "blocks", "span", *CHOICES, WEIGHTS])
     return name, cls, tuple(sorted(params.items())), tuple(sorted(overrides.items()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from proteus_bench.backends.base import Answer, AskIds, BackendInfo, Ids, Tokenizer
 from proteus_bench.backends.weights import find_weights
@@ -58,6 +59,12 @@ class LocalBackend:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the checkpoint was trained with."""
         return self._tokenizer
+
+    def memory_model(self) -> Any:
+        """The memory for the state side of probes (`probes.memory`); None for a model without a fixed state."""
+        from proteus_models.exposed import expose
+
+        return expose(self.model)
 
     def answer(self, contexts: Sequence[Ids], questions: Sequence[Sequence[AskIds]]) -> list[list[Answer]]:
         """See `backends.recurrent.answer_recurrent`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proteus_bench.errors import InvalidFileError, UsageError, nearest
+from proteus_bench.errors import InvalidFileError, UsageError, nearest, unknown
 from proteus_bench.grammar import ModelSpec
 from proteus_bench.registry import schedule_classes
 from proteus_bench.schedules import Capacity
@@ -67,8 +67,11 @@ def find_weights(spec: ModelSpec) -> Weights:
     default = next((configs[s] for s in (*_STAND_INS, *configs) if s in configs), None)
     assert default is not None
     wanted = spec.capacity(default[0])
-    match = next((s for s in sorted(configs) if _same(configs[s][0], wanted)), None)
-    chosen = match or next(s for s in (*_STAND_INS, *sorted(configs)) if s in configs)
+    if spec.weights is not None and spec.weights not in configs:
+        raise unknown(f"schedule with trained weights of {spec.name}@{size}", spec.weights, configs)
+    held = sorted(configs) if spec.weights is None else [spec.weights]
+    match = next((s for s in held if _same(configs[s][0], wanted)), None)
+    chosen = match or spec.weights or next(s for s in (*_STAND_INS, *sorted(configs)) if s in configs)
     entry = entries[chosen]
     backbone = _backbone(spec.name)
     capacity = configs[chosen][0] if match else wanted
