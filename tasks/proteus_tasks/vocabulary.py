@@ -38,6 +38,13 @@ def value_split(value: str) -> str:
     return next(split for split, residues in _RESIDUES.items() if number % MODULUS in residues)
 
 
+def in_split(numbers: np.ndarray, split: str) -> np.ndarray:
+    """Which non-negative integers belong to a split by their residue, bool like `numbers`."""
+    residues = _RESIDUES[check_split(split)]
+    rest = numbers % MODULUS
+    return (rest >= residues.start) & (rest < residues.stop)
+
+
 def draw_words(seed: int, split: str, count: int) -> list[str]:
     """`count` distinct key words; TaskError when the split holds fewer."""
     pool = words(split)
