@@ -65,7 +65,7 @@ def _gap(a: Any, b: Any) -> float:
     map_tensors(a, lambda x: first.append(x) or x)  # type: ignore[func-returns-value]
     map_tensors(b, lambda x: second.append(x) or x)  # type: ignore[func-returns-value]
     pairs = zip(first, second, strict=True)
-    return max(float((x - y).abs().max() / y.abs().max().clamp_min(1e-9)) for x, y in pairs)
+    return max(float((x - y).abs().max() / y.abs().max().clamp_min(1e-9)) for x, y in pairs if y.numel())
 
 
 @torch.no_grad()

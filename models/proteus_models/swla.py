@@ -60,7 +60,7 @@ class SWLAMixer(MatrixMixer):
     ) -> tuple[Tensor, Tensor]:
         """q and the weights times what key_norm adds to the norm over the whole axis; `keys` begin c - 1 early."""
         cap, taps, length = self.config.capacity, self.config.taps, q_BTHK.shape[1]
-        open_T = torch.tensor(active, device=q_BTHK.device)
+        open_T = torch.tensor(active, device=q_BTHK.device, dtype=q_BTHK.dtype)
         if cap.gate in ("both", "read"):
             q_BTHK = q_BTHK * self._factor(q_BTHK, open_T)[..., None]
         if cap.gate == "both":
@@ -72,7 +72,7 @@ class SWLAMixer(MatrixMixer):
         """[B, T, H]: one when everything is open."""
         width, eps = x_BTHK.shape[-1], self.config.eps
         if self.config.capacity.key_norm == "compensated":
-            return (width / open_T).sqrt().to(x_BTHK.dtype)[:, None].expand(x_BTHK.shape[:3])
+            return (width / open_T).sqrt()[:, None].expand(x_BTHK.shape[:3])
         squares = x_BTHK.square()
         inside = squares * (torch.arange(width, device=x_BTHK.device) < open_T[:, None, None])
         return ((squares.sum(-1) + eps) / (inside.sum(-1) + eps)).sqrt()
