@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from proteus_bench.schedules import DataDependent
 from proteus_models.attention import Attention
 from proteus_models.config import ModelConfig
 from proteus_models.mixer import Mixer
@@ -44,6 +45,9 @@ class HybridMixer(Mixer):
     def set_config(self, config: ModelConfig) -> None:
         self.config = config
         self.lmm.set_config(config)
+
+    def take_errors(self) -> list[tuple[int, Tensor]]:
+        return self.lmm.take_errors()
 
     def locked(self, state: Any, n: int) -> list[Tensor]:
         return self.lmm.locked(state.memory, n)
@@ -82,8 +86,10 @@ def primed(mixer: HybridMixer, batch: int) -> tuple[LMMState, Tensor | None]:
     state = mixer.lmm.init_state(batch)
     if mixer.prefix is None:
         return state, None
-    active, config = None, mixer.config
-    if not (config.capacity.is_static or config.capacity.gate == "none"):
-        active = config.capacity.active_coords_range(0, 1, config.axis_dim()).tolist() * config.persistent
+    active, capacity = None, mixer.config.capacity
+    if not capacity.is_static:
+        schedule = capacity.schedule
+        first = schedule.start().k if isinstance(schedule, DataDependent) else schedule.active_blocks(1)
+        active = [capacity.active_coords(first, mixer.config.axis_dim())] * mixer.config.persistent
     m, state = mixer.lmm(mixer.prefix.expand(batch, -1, -1), state, active)
     return (state[0], replace(state[1], offset=0)), m
