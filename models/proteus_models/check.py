@@ -32,7 +32,8 @@ def check_model(model: DecoderLM, *, length: int = 70, seed: int = 0) -> list[Ch
     config = evaluated(model.config)
     blocks = config.capacity.blocks
     span = max(blocks, (length // 2) // blocks * blocks)
-    small = replace(config, capacity=config.capacity.with_span(span), chunk=8, inner=8)
+    reach = {name: min(getattr(config, name), size) for name, size in (("window", 9), ("segment", 10))}
+    small = replace(config, capacity=config.capacity.with_span(span), chunk=8, inner=8, **reach)
     copy = DecoderLM(small).double()
     copy.load_state_dict({n: t.double() for n, t in model.state_dict().items()})
     copy.requires_grad_(True)

@@ -46,14 +46,17 @@ class HybridMixer(Mixer):
         self.config = config
         self.lmm.set_config(config)
 
-    def take_errors(self) -> list[tuple[int, Tensor]]:
-        return self.lmm.take_errors()
-
     def locked(self, state: Any, n: int) -> list[Tensor]:
         return self.lmm.locked(state.memory, n)
 
     def memories(self, state: Any) -> tuple[Tensor, ...]:
         return self.lmm.memories(state.memory)
+
+    def watch(self, state: Any) -> None:
+        self.lmm.watch(None if state is None else state.memory)
+
+    def take_errors(self) -> list[tuple[int, Tensor]]:
+        return self.lmm.take_errors()
 
     @property
     def prefix(self) -> Tensor | None:

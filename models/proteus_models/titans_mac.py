@@ -55,8 +55,8 @@ class TitansMACMixer(HybridMixer):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config, config.segment)
         self.query = nn.Linear(config.d_model, config.n_heads * config.head_k, bias=False)
-        self.recall_norm = nn.RMSNorm(config.head_v, eps=1e-5)
-        self.recall = nn.Linear(config.n_heads * config.head_v, config.d_model, bias=False)
+        self.context_norm = nn.RMSNorm(config.head_v, eps=1e-5)
+        self.context = nn.Linear(config.n_heads * config.head_v, config.d_model, bias=False)
         self.norm = nn.RMSNorm(config.d_model, eps=1e-5)
         self.gate = Gate(config.d_model)
 
@@ -78,7 +78,7 @@ class TitansMACMixer(HybridMixer):
             here = None if active is None else active[start : start + q.shape[1]]
             if (position + start) % size == 0:
                 frozen, seen = memory[1].weights, (_running(seen[0], 0), _running(seen[1], 0))
-            h = self.recall(self.recall_norm(self.retrieve(frozen, ask, here, form)).flatten(2))
+            h = self.context(self.context_norm(self.retrieve(frozen, ask, here, form)).flatten(2))
             y, seen = self.attend(h, q, k, v, seen, prefix, form)
             read, memory = self.lmm.mix(self.norm(y), memory, here, form)
             ys.append(y)

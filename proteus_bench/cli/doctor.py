@@ -82,9 +82,10 @@ def _kernels() -> list[Row]:
     for name, mixer in sorted(MIXERS.items()):
         torch.manual_seed(0)
         kind: Any = mixer
-        axis = kind.axes[0]
         m0: Any = "learned" if kind.memory == "mlp" else "zero"
-        capacity = Capacity(schedule=Uniform(blocks=2, span=32), axis=axis, m0=m0)
+        capacity = Capacity.static(span=32)  # what a backbone without a fixed state can have
+        if kind.axes:
+            capacity = Capacity(schedule=Uniform(blocks=2, span=32), axis=kind.axes[0], m0=m0)
         config = ModelConfig(
             mixer=name,
             vocab_size=64,

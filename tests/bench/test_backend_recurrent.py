@@ -17,9 +17,11 @@ VOCAB = 61
 
 def tiny(mixer: str, span: int = 256) -> DecoderLM:
     torch.manual_seed(1)
-    axis: Any = MIXERS[mixer].axes[0]
+    axes: Any = MIXERS[mixer].axes
     m0: Any = "learned" if MIXERS[mixer].memory == "mlp" else "zero"
-    capacity = Capacity(schedule=Uniform(blocks=4, span=span), axis=axis, m0=m0)
+    capacity = Capacity.static(span=span)  # what a backbone without a fixed state can have
+    if axes:
+        capacity = Capacity(schedule=Uniform(blocks=4, span=span), axis=axes[0], m0=m0)
     config = ModelConfig(
         mixer=mixer,
         vocab_size=VOCAB,

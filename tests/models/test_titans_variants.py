@@ -83,7 +83,7 @@ def mac_by_the_equations(
         here = None if active is None else active[start : start + c.segment]
         if recalls == "after":  # only x can be written before h is known
             _, state = lmm.mix(x, state, here, "recurrent")
-        h = m.recall(m.recall_norm(_read(m, state[1].weights[0], m.queries(x, here), here)).flatten(2))
+        h = m.context(m.context_norm(_read(m, state[1].weights[0], m.queries(x, here), here)).flatten(2))
         y = _attended(m, h, x)
         before = state
         reads = _read(m, before[1].weights[0], lmm.projections(m.norm(y), state[0], here)[0], here)
