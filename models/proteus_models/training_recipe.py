@@ -52,6 +52,8 @@ def _capacity(recipe: Recipe, branch: Branch, table: TrainingTable) -> Capacity:
     capacity = spec.capacity(static)
     if capacity.axis != "hidden":
         raise CapacityError(f"{recipe.backbone} has no {capacity.axis} axis: its schedule opens hidden units over optimizer steps")
+    if capacity.is_data_dependent:
+        raise CapacityError(f"{branch.schedule}: a schedule over optimizer steps is a function of the step, not of the data")
     if capacity.span != table.span:
         raise CapacityError(f"the schedule says span={capacity.span}, [training_schedule] says {table.span} steps")
     if replace(static, schedule=capacity.schedule, gate=capacity.gate, decay_locked=capacity.decay_locked) != capacity:

@@ -299,6 +299,7 @@ def test_the_schedule_text_and_the_options_say_the_same_thing(tmp_path: Path) ->
         (("span = 8", "span = 8\nmask_gradient = true"), "unknown key 'mask_gradient'"),
         (("blocks=4", "blocks=4,axis=key"), "no key axis: its schedule opens hidden units over optimizer steps"),
         (("blocks=4", "blocks=4,span=9"), "says span=9"),
+        (("proteus(blocks=4)", "surprise"), "function of the step"),
         (("blocks=4", "blocks=4,read=pre"), "no meaning"),
         (("blocks=4", "blocks=17"), "fewer than 17 blocks"),
         (("stages = []", "stages = [{ length = 64, tokens = 64 }]"), "stages = \\[\\]"),
