@@ -54,13 +54,14 @@ def write_items(folder: Path, items: Iterable[Item], request: dict[str, Any]) ->
             "reached_max": max(reached, default=0),
             "files": {ITEMS_FILE: {"sha256": digest.hexdigest(), "bytes": (folder / ITEMS_FILE).stat().st_size}},
         }
-        _write(folder / MANIFEST_FILE, (json.dumps(manifest, sort_keys=True, indent=2) + "\n").encode("ascii"))
+        write_bytes(folder / MANIFEST_FILE, (json.dumps(manifest, sort_keys=True, indent=2) + "\n").encode("ascii"))
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
     return manifest
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, so that it survives a crash. OSError when that fails."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
     try:
         with os.fdopen(handle, "wb") as file:
