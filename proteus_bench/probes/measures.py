@@ -1,0 +1,205 @@
+"""What a probe answers on the text side, as flat rows: one measured number with its interval and where it belongs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from proteus_bench.probes.curves import Overload, overload
+from proteus_bench.probes.text import BLOCKS, Record, effect, effect_of, estimate, matrix, pick
+from proteus_bench.stats import Interval, cluster_mean_ci, crossed_anova, paired_difference
+
+Measure = dict[str, Any]
+LEVELS = (0.9, 0.5)
+_LOAD = re.compile(r"capacity\.mqar_(\d+)")
+_SETS = re.compile(r"interference\.a(\d+)_b(\d+)(?:_gap(\d+))?")
+
+
+def measure(name: str, model: str, interval: Interval | None, **where: Any) -> Measure | None:
+    """One row. ``where``: task, role, x, layer, column ... None where nothing could be measured."""
+    if interval is None:
+        return None
+    return {
+        "measure": name,
+        "model": model,
+        **where,
+        "value": interval.mean,
+        "ci_low": interval.lo,
+        "ci_high": interval.hi,
+        "ci_method": interval.method,
+        "n": interval.n,
+        "note": interval.note,
+    }
+
+
+def models_of(found: Sequence[Record]) -> list[str]:
+    """In the order of the run."""
+    return list(dict.fromkeys(record.model for record in found))
+
+
+def loads_of(found: Sequence[Record]) -> dict[int, str]:
+    """Task by number of pairs, ascending."""
+    loads = {int(match[1]): r.task for r in found if (match := _LOAD.fullmatch(r.task))}
+    return dict(sorted(loads.items()))
+
+
+def common(found: Sequence[Record]) -> Iterator[Measure | None]:
+    """Of every probe: recall and gold log-probability by task and role, and recall by insertion block."""
+    for model in models_of(found):
+        for task in dict.fromkeys(record.task for record in pick(found, model=model)):
+            here = pick(found, model=model, task=task)
+            for role in dict.fromkeys(record.role for record in here):
+                mine = pick(here, role=role)
+                yield measure("recall", model, estimate(mine), task=task, role=role)
+                yield measure("logprob", model, estimate(mine, "logprob"), task=task, role=role)
+                for block in range(BLOCKS):
+                    there = pick(mine, block=block)
+                    where: dict[str, Any] = {"task": task, "role": role, "x": block}
+                    yield measure("recall_by_block", model, estimate(there), **where)
+                    yield measure("logprob_by_block", model, estimate(there, "logprob"), **where)
+
+
+def capacity(found: Sequence[Record]) -> Iterator[Measure | None]:
+    """Recall against load, pairs held, recall against distance, and what rewriting costs."""
+    for model in models_of(found):
+        for n, task in loads_of(found).items():
+            mine = pick(found, model=model, task=task)
+            interval = estimate(mine)
+            yield measure("recall_by_load", model, interval, task=task, x=n)
+            yield measure("logprob_by_load", model, estimate(mine, "logprob"), task=task, x=n)
+            if interval is not None:
+                yield measure("pairs_held", model, _scaled(interval, n), task=task, x=n)
+        yield from _by_distance(pick(found, model=model, task="capacity.mqar_16"), model)
+        yield from _rewriting(pick(found, model=model), model)
+
+
+def overload_points(found: Sequence[Record]) -> list[dict[str, Any]]:
+    """For each model and level: the load at which recall falls below it. Fewer than two loads give none."""
+    loads = loads_of(found)
+    points = []
+    for model in models_of(found):
+        intervals = [estimate(pick(found, model=model, task=task)) for task in loads.values()]
+        kept = [(n, interval) for n, interval in zip(loads, intervals, strict=True) if interval is not None]
+        if len(kept) < 2:
+            continue
+        for level in LEVELS:
+            point: Overload = overload([n for n, _ in kept], [interval for _, interval in kept], level)
+            points.append({"model": model, **point.as_dict()})
+    return points
+
+
+def _scaled(interval: Interval, n: int) -> Interval:
+    lo, hi = (None if end is None else n * end for end in (interval.lo, interval.hi))
+    return Interval(n * interval.mean, lo, hi, interval.n, interval.method, note=interval.note)
+
+
+def _by_distance(found: Sequence[Record], model: str) -> Iterator[Measure | None]:
+    """Recall by tokens between the fact and the question; bins double."""
+    if not found:
+        return
+    longest = max(record.distance for record in found)
+    low, high = 0, 128
+    while low < longest:
+        here = [record for record in found if low < record.distance <= high]
+        yield measure("recall_by_distance", model, estimate(here), x=high, low=low)
+        yield measure("logprob_by_distance", model, estimate(here, "logprob"), x=high, low=low)
+        low, high = high, 2 * high
+
+
+def _rewriting(found: Sequence[Record], model: str) -> Iterator[Measure | None]:
+    """Last value of a rewritten key, the same for keys written once, their difference, and answers with the old value."""
+    for task in dict.fromkeys(record.task for record in found if record.task.startswith("capacity.rewrite_")):
+        here = pick(found, task=task)
+        again, once = pick(here, role="rewritten"), pick(here, role="once")
+        yield measure("stale", model, estimate(again, "stale"), task=task)
+        for column in ("strict", "logprob"):
+            cost = effect(f"{model}|{task}|{column}", once, again, column)
+            yield measure("rewriting_cost", model, cost, task=task, column=column)
+
+
+def interference(found: Sequence[Record]) -> list[Measure]:
+    """Retroactive and proactive interference of every pair of sizes and gap that was asked with its single sets."""
+    rows: list[Measure | None] = []
+    for model in models_of(found):
+        for name, alone, joint, where in _effects(pick(found, model=model)):
+            for column in ("strict", "logprob"):
+                seen = effect(f"{model}|{name}|{where}|{column}", alone, joint, column)
+                rows.append(measure(name, model, seen, column=column, **where))
+    return [row for row in rows if row is not None]
+
+
+def interference_contrasts(found: Sequence[Record]) -> list[Measure]:
+    """The first model's interference less every other's, on the seeds that both have: which of them suffers more?"""
+    first, *others = models_of(found)
+    rows: list[Measure | None] = []
+    for other in others:
+        seeds = {r.seed for r in pick(found, model=first)} & {r.seed for r in pick(found, model=other)}
+        shared = [record for record in found if record.seed in seeds]
+        sides = zip(_effects(pick(shared, model=first)), _effects(pick(shared, model=other)), strict=True)
+        for (name, alone_a, joint_a, where), (_, alone_b, joint_b, _) in sides:
+            for column in ("strict", "logprob"):
+                four = (alone_a, joint_a, alone_b, joint_b)
+                if not seeds or any(getattr(r, column) is None for side in four for r in side):
+                    continue
+                a, b = (
+                    paired_difference(matrix(x, column), matrix(y, column)).scores
+                    for x, y in ((alone_a, joint_a), (alone_b, joint_b))
+                )
+                # Halved into [-1, 1], where the interval's bounds hold, and doubled again.
+                halved = effect_of(f"{first}|{other}|{name}|{where}|{column}", (a - b) / 2, column)
+                seen = Interval(
+                    2 * halved.mean, *(None if end is None else 2 * end for end in (halved.lo, halved.hi)),
+                    halved.n, halved.method, note=halved.note,
+                )  # fmt: skip
+                rows.append(measure(f"{name}_contrast", first, seen, other=other, column=column, **where))
+    return [row for row in rows if row is not None]
+
+
+def _effects(found: Sequence[Record]) -> Iterator[tuple[str, list[Record], list[Record], dict[str, Any]]]:
+    """(retroactive or proactive, the set alone, the set beside the other, sizes and gap), for every pair that was asked."""
+    tasks = {record.task for record in found if _SETS.fullmatch(record.task)}
+    for task in sorted(tasks, key=lambda t: [int(x or 0) for x in _SETS.fullmatch(t).groups()]):  # type: ignore[union-attr]
+        match = _SETS.fullmatch(task)
+        assert match is not None
+        a, b, gap = (int(part or 0) for part in match.groups())
+        suffix = f"_gap{gap}" if gap else ""
+        where = {"task": task, "a": a, "b": b, "gap": gap}
+        sides = (("retroactive", "A", f"interference.a{a}_b0"), ("proactive", "B", f"interference.a0_b{b}"))
+        for name, role, alone in sides:
+            if a and b and alone + suffix in tasks:
+                yield name, pick(found, task=alone + suffix), pick(found, task=task, role=role), where
+
+
+def sentences(rows: Sequence[Measure]) -> list[str]:
+    """What the interference rows show, in words."""
+    words = {
+        "retroactive": "{b} facts behind {a} cost {what} of the recall of the earlier ones",
+        "proactive": "{a} facts before {b} cost {what} of the recall of the later ones",
+    }
+    found = []
+    for row in rows:
+        if row["measure"] not in words or row["column"] != "strict":
+            continue
+        gap = f" ({row['gap']}% of the window between them)" if row["gap"] else ""
+        lo, hi = row["ci_low"], row["ci_high"]
+        span = f"[{100 * lo:+.1f}, {100 * hi:+.1f}]" if lo is not None and hi is not None else f"({row['note']})"
+        what = f"{100 * row['value']:+.1f} points {span}"
+        text = words[row["measure"]].format(a=row["a"], b=row["b"], what=what)
+        found.append(f"{row['model']}: {text}{gap}: {outcome(row)}")
+    return found
+
+
+def outcome(row: Measure) -> str:
+    """interference, facilitation, or not separable from none: by whether the interval leaves zero out."""
+    lo, hi = row["ci_low"], row["ci_high"]
+    if lo is None or hi is None or lo <= 0 <= hi:
+        return "not separable from none"
+    return "interference" if lo > 0 else "the other set helps"
+
+
+def over_contexts(values: np.ndarray, bounds: tuple[float, float] | None = None) -> Interval:
+    """Mean of ``[seeds, contexts]`` with an interval over both (over contexts with one seed)."""
+    return cluster_mean_ci(values[0], bounds=bounds) if len(values) == 1 else crossed_anova(values, bounds=bounds)
