@@ -7,11 +7,13 @@ a random NON-ZERO memory state, on random tokens; the span is shortened so that 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from proteus_bench.schedules import Capacity, DataDependent, Surprise
 from proteus_models.decoder import DecoderLM, DecoderState, evaluated, map_tensors
 
 EXACT = 1e-10
@@ -33,7 +35,7 @@ def check_model(model: DecoderLM, *, length: int = 70, seed: int = 0) -> list[Ch
     blocks = config.capacity.blocks
     span = max(blocks, (length // 2) // blocks * blocks)
     reach = {name: min(getattr(config, name), size) for name, size in (("window", 9), ("segment", 10))}
-    small = replace(config, capacity=config.capacity.with_span(span), chunk=8, inner=8, **reach)
+    small = replace(config, capacity=_shortened(config.capacity, span), chunk=8, inner=8, **reach)
     copy = DecoderLM(small).double()
     copy.load_state_dict({n: t.double() for n, t in model.state_dict().items()})
     copy.requires_grad_(True)
@@ -43,6 +45,26 @@ def check_model(model: DecoderLM, *, length: int = 70, seed: int = 0) -> list[Ch
     for check in (_chunk_is_definition, _gradients, _continuation, _causality, _batch):
         rows.append(check(copy, ids, generator))
     return [*rows, *_locks(copy, ids, generator), _locked_reads(copy, ids, generator), _state_dtype(model, ids)]
+
+
+def _shortened(capacity: Capacity, span: int) -> Capacity:
+    """Over a short span; a data-dependent schedule also decides more often, and opens all it may."""
+    schedule = capacity.schedule.with_span(span)
+    if isinstance(schedule, DataDependent):
+        schedule = replace(schedule, every=max(1, span // capacity.blocks))
+        if isinstance(schedule, Surprise):
+            schedule = replace(schedule, tau=0.0, budget=1.0)
+    return replace(capacity, schedule=schedule)
+
+
+def _segments(model: DecoderLM, ids: Tensor, state: DecoderState) -> list[tuple[int, int, int]]:
+    """(start, length, open blocks) of the first row's segments: by time, or as the data had them."""
+    capacity, total = model.config.capacity, ids.shape[1]
+    if not capacity.is_data_dependent:
+        return capacity.segments(0, total)
+    _, end = model.prefill(ids[:1], state.select([0]))
+    starts = [0, *(t - 1 for t in end.openings[0].unlocks if t <= total)]
+    return [(a, b - a, k) for k, (a, b) in enumerate(pairwise([*starts, total]), 1)]
 
 
 def random_state(model: DecoderLM, batch: int, generator: torch.Generator) -> DecoderState:
@@ -93,8 +115,8 @@ def _gradients(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> Che
 def _continuation(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
     start = random_state(model, len(ids), generator)
     whole, end = model(ids, start, return_state=True)
-    capacity, worst = model.config.capacity, 0.0
-    unlocks = [offset for offset, _, _ in capacity.segments(0, ids.shape[1]) if offset]
+    worst = 0.0
+    unlocks = [offset for offset, _, _ in _segments(model, ids, start) if offset]
     cuts = sorted({c + d for c in (unlocks or [ids.shape[1] // 2]) for d in (-1, 0, 1)} & set(range(1, ids.shape[1])))
     for cut in cuts:
         left, state = model(ids[:, :cut], start, return_state=True)
@@ -122,7 +144,7 @@ def _batch(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRo
 
 def _is_open(model: DecoderLM) -> bool:
     """Whether no position locks anything, as the model itself has it."""
-    return model.active(0, 1) is None
+    return evaluated(model.config).capacity.is_static
 
 
 @torch.no_grad()
@@ -134,9 +156,12 @@ def _locks(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> list[Ch
         return [_row(name, 0.0, 0.0, f"nothing is locked for writing ({capacity.describe()})") for name in names]
     state = random_state(model, len(ids), generator)
     dim, worst, seen, late = model.config.axis_dim(), 0.0, 0, 0
+    blocks = [k for _, length, k in _segments(model, ids, state) for _ in range(length)]
+    if capacity.is_data_dependent:  # rows may differ in k
+        ids, state = ids[:1], state.select([0])
     steps = min(ids.shape[1], capacity.span + 2)
     for t in range(steps):
-        open_now = int(capacity.active_coords_range(t, 1, dim)[0])
+        open_now = capacity.active_coords(blocks[t], dim)
         _, after = model.prefill(ids[:, t : t + 1], state)
         for block, *layers in zip(model.stack, state.layers, after.layers, strict=True):
             change, with_last = (
@@ -162,7 +187,10 @@ def _locked_reads(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> 
     if _is_open(model) or capacity.gate != "both":
         return _row(name, 0.0, 0.0, f"locked blocks may be read ({capacity.describe()})")
     state, dim, worst, seen = random_state(model, len(ids), generator), model.config.axis_dim(), 0.0, 0
-    for start, length, blocks in capacity.segments(0, ids.shape[1]):
+    segments = _segments(model, ids, state)
+    if capacity.is_data_dependent:
+        ids, state = ids[:1], state.select([0])
+    for start, length, blocks in segments:
         part, open_now = ids[:, start : start + length], capacity.active_coords(blocks, dim)
         if open_now < dim:
             seen += 1

@@ -35,9 +35,11 @@ class CombaMixer(GDNMixer):
 
     def mix(self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str) -> tuple[Tensor, GDNState]:
         q, k, v, tail = self.projections(x_BTD, state[0], active)
+        p = self.feedback.sigmoid()[:, None] * k
+        self.observe(p, v, active)
         a, b = self.gates(x_BTD).chunk(2, -1)
         y, memory = getattr(comba, form)(
-            q_BTHK=q, k_BTHK=k, p_BTHK=self.feedback.sigmoid()[:, None] * k, v_BTHV=v,
+            q_BTHK=q, k_BTHK=k, p_BTHK=p, v_BTHV=v,
             log_decay_BTH=-self.log_rate.exp() * nn.functional.softplus(a), beta_BTH=b.sigmoid(),
             correction_H=self.correction, state_BHKV=state[1], **self.choices(active, form),
         )  # fmt: skip

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from proteus_bench.schedules import Capacity, CapacityError
+from proteus_bench.schedules import Capacity, CapacityError, DataDependent, Opening
 from proteus_models.comba import CombaMixer
 from proteus_models.config import ModelConfig
 from proteus_models.deltanet import DeltaNetMixer
@@ -52,19 +52,34 @@ def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
     return tree
 
 
+def join_rows(trees: list[Any], order: Tensor) -> Any:
+    """One tree whose tensors are the trees' tensors, stacked by rows and put into `order`; the rest is the first tree's."""
+    columns: list[list[Tensor]] = [[] for _ in trees]
+    for tree, column in zip(trees, columns, strict=True):
+        map_tensors(tree, lambda x, column=column: column.append(x) or x)
+    joined = iter([torch.cat(parts)[order] for parts in zip(*columns, strict=True)])
+    return trees[0] if len(trees) == 1 else map_tensors(trees[0], lambda _: next(joined))
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecoderState:
     """Every layer's state and the number of tokens consumed (the schedule's clock). Batch is axis 0 everywhere."""
 
     layers: tuple[Any, ...]
     position: int = 0
+    openings: tuple[Opening, ...] = ()
+    """Where a data-dependent schedule stands, one a batch row; empty for a schedule of time."""
+    anchors: tuple[Any, ...] = ()
+    """The layers' states where the schedule's present chunk began, if this state stands inside one."""
 
     def fork(self, n: int) -> DecoderState:
         """Each batch row n times, in order: the state after a context, once per question."""
-        return self._map(lambda x: x.repeat_interleave(n, 0))
+        openings = tuple(o for o in self.openings for _ in range(n))
+        return replace(self._map(lambda x: x.repeat_interleave(n, 0)), openings=openings)
 
     def select(self, rows: slice | list[int]) -> DecoderState:
-        return self._map(lambda x: x[rows])
+        openings = self.openings[rows] if isinstance(rows, slice) else tuple(self.openings[i] for i in rows if self.openings)
+        return replace(self._map(lambda x: x[rows]), openings=openings)
 
     def detach(self) -> DecoderState:
         return self._map(Tensor.detach)
@@ -77,7 +92,7 @@ class DecoderState:
         return sum(sizes)
 
     def _map(self, f: Callable[[Tensor], Tensor]) -> DecoderState:
-        return replace(self, layers=map_tensors(self.layers, f))
+        return replace(self, layers=map_tensors(self.layers, f), anchors=map_tensors(self.anchors, f))
 
 
 class SwiGLU(nn.Module):
@@ -150,12 +165,14 @@ class DecoderLM(nn.Module):
 
     def init_state(self, batch: int) -> DecoderState:
         """The state before the first token."""
-        return DecoderState(layers=tuple(b.mixer.init_state(batch) for b in self.stack))
+        schedule = evaluated(self.config).capacity.schedule
+        openings = (schedule.start(),) * batch if isinstance(schedule, DataDependent) else ()
+        return DecoderState(layers=tuple(b.mixer.init_state(batch) for b in self.stack), openings=openings)
 
     def active(self, start: int, length: int) -> list[int] | None:
         """Open coordinates at positions start+1 .. start+length; None when static (the base model, bit for bit)."""
         cap = evaluated(self.config).capacity
-        if cap.is_static or cap.gate == "none":
+        if cap.is_static:
             return None
         return cap.active_coords_range(start, length, self.config.axis_dim()).tolist()
 
@@ -167,12 +184,72 @@ class DecoderLM(nn.Module):
         `last_only` gives h_B1D of the last position: the last block's output, MLP and norm are then made for it alone.
         """
         state = state or self.init_state(ids_BT.shape[0])
+        if evaluated(self.config).capacity.is_data_dependent:
+            return self._watched(ids_BT, state, form, last_only)
         active = self.active(state.position, ids_BT.shape[1])
-        x, layers = self.embed(ids_BT), []
-        for n, (block, layer) in enumerate(zip(self.stack, state.layers, strict=True), 1):
+        h, layers = self._through(ids_BT, state.layers, active, form, last_only)
+        return h, replace(state, layers=layers, position=state.position + ids_BT.shape[1])
+
+    def _through(
+        self, ids_BT: Tensor, layers: tuple[Any, ...], active: list[int] | None, form: str, last_only: bool
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        x, after = self.embed(ids_BT), []
+        for n, (block, layer) in enumerate(zip(self.stack, layers, strict=True), 1):
             x, layer = block(x, layer, active, form, last_only and n == len(self.stack))
-            layers.append(layer)
-        return self.norm(x), DecoderState(layers=tuple(layers), position=state.position + ids_BT.shape[1])
+            after.append(layer)
+        return self.norm(x), tuple(after)
+
+    def _watched(
+        self, ids_BT: Tensor, state: DecoderState, form: str, last_only: bool
+    ) -> tuple[Tensor, DecoderState]:
+        """Chunk by chunk under a data-dependent schedule; all rows stand at one position, each with its own k."""
+        schedule, outs, at = cast(DataDependent, self.config.capacity.schedule), [], 0
+        while at < ids_BT.shape[1]:
+            n = min(schedule.room(state.openings[0]), ids_BT.shape[1] - at)
+            h, state = self._chunk(ids_BT[:, at : at + n], state, form, last_only)
+            outs.append(h)
+            at += n
+        return (outs[-1] if last_only else torch.cat(outs, 1)), state
+
+    def _chunk(
+        self, ids_BT: Tensor, state: DecoderState, form: str, last_only: bool
+    ) -> tuple[Tensor, DecoderState]:
+        """Positions of one chunk of the schedule. Rows that have equally many blocks open go together."""
+        schedule = cast(DataDependent, self.config.capacity.schedule)
+        state = state if state.anchors else replace(state, anchors=state.layers)
+        order: list[int] = []
+        parts = []
+        for k in sorted({o.k for o in state.openings}):
+            rows = [row for row, own in enumerate(state.openings) if own.k == k]
+            parts.append(self._rows(ids_BT[rows], state.select(rows), k, form, last_only))
+            order += rows
+        back = torch.tensor(order).argsort()
+        openings = [o for _, part in parts for o in part.openings]
+        openings = [openings[i] for i in back.tolist()]
+        done = openings[0].position % schedule.every == 0
+        layers, anchors = join_rows([(part.layers, () if done else part.anchors) for _, part in parts], back)
+        state = DecoderState(
+            layers=layers, position=state.position + ids_BT.shape[1], openings=tuple(openings), anchors=anchors
+        )
+        return torch.cat([h for h, _ in parts])[back], state
+
+    def _rows(
+        self, ids_BT: Tensor, state: DecoderState, k: int, form: str, last_only: bool
+    ) -> tuple[Tensor, DecoderState]:
+        """Rows with k open blocks through all layers; their openings move on by the error that the layers saw."""
+        cap, length = self.config.capacity, ids_BT.shape[1]
+        for block, anchor in zip(self.stack, state.anchors, strict=True):
+            block.mixer.watch(anchor)
+        active = [cap.active_coords(k, self.config.axis_dim())] * length
+        h, layers = self._through(ids_BT, state.layers, active, form, last_only)
+        found = [pair for block in self.stack for pair in block.mixer.take_errors()]
+        errors: list[float | None] = [None] * len(ids_BT)
+        if found:
+            total = sum(positions * error_B.double() for positions, error_B in found)
+            errors = (total / sum(positions for positions, _ in found)).tolist()
+        schedule = cast(DataDependent, cap.schedule)
+        openings = tuple(schedule.advance(o, length, e) for o, e in zip(state.openings, errors, strict=True))
+        return h, replace(state, layers=layers, openings=openings)
 
     def logits(self, h: Tensor) -> Tensor:
         """Tied output matrix; call it on labelled positions only, it is the dearest product of a small model."""
@@ -218,6 +295,9 @@ def _check(config: ModelConfig) -> None:
         raise ValueError(f"{config.mixer} has no {capacity.axis} axis; one of {', '.join(axes)}")
     if capacity.axis == "key" and capacity.gate == "write" and capacity.key_norm != "before_mask":
         raise ValueError("gate=write on the key axis reads with the whole key: key_norm must be before_mask")
-    if not capacity.is_static and MIXERS[config.mixer].clock == "context":
+    if MIXERS[config.mixer].clock != "context":
+        if capacity.is_data_dependent:
+            raise CapacityError(f"{config.mixer} counts optimizer steps: {capacity.schedule.label} has nothing to look at")
+    elif not capacity.is_static:
         capacity.check_axis(config.axis_dim())
     MIXERS[config.mixer].check(config)

@@ -44,6 +44,7 @@ class DeltaNetMixer(MatrixMixer):
         self, x_BTD: Tensor, state: DeltaNetState, active: list[int] | None, form: str
     ) -> tuple[Tensor, DeltaNetState]:
         q, k, v, tail = self.projections(x_BTD, state[0], active)
+        self.observe(k, v, active)
         y, memory = getattr(delta, form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, beta_BTH=self.gates(x_BTD).sigmoid(),
             state_BHKV=state[1], **self.choices(active, form),

@@ -30,6 +30,7 @@ class GDNMixer(MatrixMixer):
 
     def mix(self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str) -> tuple[Tensor, GDNState]:
         q, k, v, tail = self.projections(x_BTD, state[0], active)
+        self.observe(k, v, active)
         a, b = self.gates(x_BTD).chunk(2, -1)
         y, memory = getattr(delta, form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v,

@@ -28,6 +28,8 @@ class Mixer(nn.Module):
         self.config = config
         self.projections: Any = self.make_projections(config)
         self.output = self.make_output(config)
+        self.errors: list[tuple[int, Tensor]] = []
+        self.anchor: Any = None
 
     def make_projections(self, config: ModelConfig) -> nn.Module:
         """x_BTD -> the recurrence's inputs; it has a `config` of its own."""
@@ -60,6 +62,38 @@ class Mixer(nn.Module):
         """The recurrence: the memory's reads y_BTHV and the new state."""
         raise NotImplementedError
 
+    def predict(self, state: Any, k_BTHK: Tensor, n: int) -> Tensor:
+        """What the memory, as it stands and with n open coordinates, answers to keys: [B, T, H, V]."""
+        return masked_recall(self.memories(state)[0], k_BTHK, self.config.capacity.axis, n)
+
+    def observe(self, k_BTHK: Tensor, v_BTHV: Tensor, active: list[int] | None) -> None:
+        """Leave the relative error of the memory in `anchor` on these pairs for a data-dependent schedule.
+
+        `errors` receives (positions, error_B); see `proteus_bench.schedules.adaptive`. A mixer's `mix` calls this with what
+        it is about to write.
+        """
+        if active is None or self.anchor is None:
+            return
+        with torch.no_grad():
+            n, axis = active[0], self.config.capacity.axis
+            miss, size = v_BTHV - self.predict(self.anchor, k_BTHK, n), v_BTHV
+            if axis == "value":
+                miss, size = miss[..., :n], size[..., :n]
+            if axis == "head":
+                miss, size = miss[:, :, :n], size[:, :, :n]
+            error = miss.norm(dim=-1) / size.norm(dim=-1).clamp_min(torch.finfo(size.dtype).tiny)
+            self.errors.append((k_BTHK.shape[1], error.mean((1, 2))))
+
+    def watch(self, state: Any) -> None:
+        """From now on `observe` predicts with the memory of this layer's state; None: it is not called for."""
+        self.anchor, self.errors = state, []
+
+    def take_errors(self) -> list[tuple[int, Tensor]]:
+        """What `observe` has left since `watch`, which ends here."""
+        errors = self.errors
+        self.watch(None)
+        return errors
+
     def memories(self, state: Any) -> tuple[Tensor, ...]:
         """The tensors of a layer's state that a lock protects: memory, momentum, normaliser; no past inputs."""
         return (state[1],)
@@ -72,6 +106,14 @@ class Mixer(nn.Module):
     def learned_start(self, *shape: int, fan_in: int) -> nn.Parameter:
         """A learned M_0 for all heads, [H, *shape]."""
         return nn.Parameter(torch.randn(self.config.n_heads, *shape) * fan_in**-0.5)
+
+
+def masked_recall(memory_BHKV: Tensor, k_BTHK: Tensor, axis: str, n: int) -> Tensor:
+    """(g.S)^T k for a matrix memory, g the first n coordinates of `axis`; zero where it is locked. [B, T, H, V]"""
+    mask = torch.arange(memory_BHKV.shape[AXIS_DIM[axis]], device=memory_BHKV.device) < n
+    shape = [1] * 4
+    shape[AXIS_DIM[axis]] = -1
+    return (k_BTHK.transpose(1, 2) @ (memory_BHKV * mask.view(shape))).transpose(1, 2)
 
 
 class MatrixMixer(Mixer):

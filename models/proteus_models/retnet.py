@@ -93,6 +93,7 @@ class RetNetMixer(MatrixMixer):
         self, x_BTD: Tensor, state: RetNetState, active: list[int] | None, form: str
     ) -> tuple[Tensor, RetNetState]:
         q, k, v = self.projections(x_BTD, state.position)
+        self.observe(k, v, active)
         y, end = getattr(linear, form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, log_decay_BTH=self.log_decay(v).expand(*v.shape[:3]),
             state=LinearState(memory_BHKV=state.memory), **self.choices(active, form),

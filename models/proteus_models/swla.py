@@ -44,6 +44,7 @@ class SWLAMixer(MatrixMixer):
     def mix(self, x_BTD: Tensor, state: SWLAState, active: list[int] | None, form: str) -> tuple[Tensor, SWLAState]:
         c, h = self.config, self.config.n_heads
         q, k, v, tail = self.projections(x_BTD, state[0], None)
+        self.observe(k, v, active)
         a, b = self.gates(x_BTD).split([h, c.taps * h], -1)
         weights = b.sigmoid().unflatten(-1, (h, c.taps))
         if active is not None and c.capacity.axis == "key" and c.capacity.key_norm != "before_mask":

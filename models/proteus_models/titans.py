@@ -63,6 +63,7 @@ class TitansMixer(Mixer):
     def mix(self, x_BTD: Tensor, state: LMMState, active: list[int] | None, form: str) -> tuple[Tensor, LMMState]:
         c, cap = self.config, self.config.capacity
         q, k, v, tail = self.projections(x_BTD, state[0], active)
+        self.observe(k, v, active)
         log_keep, log_eta, theta = self.gates(x_BTD)
         y, memory = getattr(self.kernel, form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, log_keep_BTH=log_keep, log_eta_BTH=log_eta, theta_BTH=theta,
@@ -108,6 +109,11 @@ class TitansMLPMixer(TitansMixer):
 
     def memory_start(self, batch: int) -> tuple[Tensor, ...]:
         return tuple(w.expand(batch, *w.shape) for w in (self.w1, self.w2))
+
+    def predict(self, state: LMMState, k_BTHK: Tensor, n: int) -> Tensor:
+        w1, w2 = state[1].weights
+        hidden = nn.functional.silu(k_BTHK.transpose(1, 2) @ w1[:, :, :n].mT)
+        return (hidden @ w2[..., :n].mT).transpose(1, 2)
 
     def locked(self, state: LMMState, n: int) -> list[Tensor]:
         dims = (2, 3, 2, 3)  # W1 has a unit a row, W2 a unit a column; then their momenta

@@ -27,11 +27,15 @@ class AskIds:
 
 @dataclass(frozen=True)
 class Answer:
-    """Greedy continuation, log-probability (nats) of the whole gold continuation, seconds spent (its share)."""
+    """Greedy continuation, log-probability (nats) of the whole gold continuation, seconds spent (its share).
+
+    unlocks: positions at which blocks opened while the context was read, where the data decided it.
+    """
 
     text_ids: list[int]
     gold_logprob: float
     seconds: float
+    unlocks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,11 @@ def answer_recurrent(model: Any, contexts: Sequence[Ids], questions: Sequence[Se
             part = _consume(model, np.stack([rows[i][shared:] for i in members]), part)
         found = _ask(model, part, [questions[i] for i in members])
         seconds = (time.perf_counter() - begun) / len(members) + share
-        for index, answers in zip(members, found, strict=True):
+        openings = getattr(part, "openings", ()) or (None,) * len(members)
+        for index, answers, opening in zip(members, found, openings, strict=True):
             each = seconds / max(1, len(answers))
-            results[index] = [Answer(ids, logprob, each) for ids, logprob in answers]
+            unlocks = None if opening is None else opening.unlocks
+            results[index] = [Answer(ids, logprob, each, unlocks) for ids, logprob in answers]
     return results
 
 

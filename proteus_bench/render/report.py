@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from proteus_bench.render.strip import active_share, schedule_strip
+from proteus_bench.render.strip import Traces, active_share, schedule_strip
 from proteus_bench.runner.results import SUITE, Comparison, MethodScore
 from proteus_bench.schedules import Capacity
 from proteus_bench.stats import Interval
@@ -21,13 +21,14 @@ from proteus_bench.stats import Interval
 
 @dataclass(frozen=True)
 class Shown:
-    """One method for the strip: its name, capacity and training length in tokens."""
+    """One method for the strip: its name, capacity and training length in tokens; `traces` where the data decided k(t)."""
 
     model: str
     capacity: Capacity
     train_length: int
     state_bytes: int
     n_params: int
+    traces: Traces = ()
 
 
 def print_report(
@@ -149,9 +150,10 @@ def _print_strips(console: Console, methods: Sequence[Shown], length: int) -> No
     name_width = max(len(m.model) for m in methods)
     width = max(8, min(64, console.width - name_width - 24))
     for method in methods:
-        strip = schedule_strip(method.capacity, length, method.train_length, width, unicode)
-        share = active_share(method.capacity, length)
-        line = f"{method.model:<{name_width}}  {strip}  {100 * share:5.1f}% open"
+        strip = schedule_strip(method.capacity, length, method.train_length, width, unicode, method.traces)
+        share = active_share(method.capacity, length, method.traces)
+        bound = "at most " if method.capacity.is_data_dependent and not method.traces else ""
+        line = f"{method.model:<{name_width}}  {strip}  {bound}{100 * share:5.1f}% open"
         console.print(Text(line), no_wrap=True, crop=False)
     for method in methods:
         size = f"{method.n_params:,} parameters, state {method.state_bytes:,} bytes"

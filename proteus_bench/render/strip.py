@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
 from proteus_bench.schedules import Capacity
+
+Traces = Sequence[Sequence[int]]
+"""Per item, the positions at which a block opened after the first: the k(t) of a data-dependent schedule."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "12345678"
 _MARK, _ASCII_MARK = "│", "|"
 
 
-def schedule_strip(capacity: Capacity, length: int, train_length: int, width: int = 48, unicode: bool = True) -> str:
+def schedule_strip(
+    capacity: Capacity, length: int, train_length: int, width: int = 48, unicode: bool = True, traces: Traces = ()
+) -> str:
     """``width`` columns over positions 1..``length``; the height of a column is the share of open blocks at its middle.
 
-    A bar stands where training ended, when the length goes beyond it. Raises ValueError for a length or width under 1.
+    A bar stands where training ended, when the length goes beyond it. A data-dependent schedule is drawn as the mean of
+    its `traces`, and as dots without one. Raises ValueError for a length or width under 1.
     """
     if length < 1 or width < 1:
         raise ValueError(f"length and width must be at least 1, got {length} and {width}")
@@ -25,11 +35,25 @@ def schedule_strip(capacity: Capacity, length: int, train_length: int, width: in
         if column and begin >= train_length > (column - 1) * length // columns:
             text += mark
         middle = (begin + (column + 1) * length // columns) // 2 + 1
-        k = capacity.blocks if open_all else capacity.schedule.active_blocks(min(middle, length))
-        text += bars[max(0, -(-k * len(bars) // capacity.blocks) - 1)]
+        if capacity.is_data_dependent and not traces:
+            text += "."
+            continue
+        k = capacity.blocks if open_all else _open_blocks(capacity, min(middle, length), traces)
+        text += bars[max(0, math.ceil(k * len(bars) / capacity.blocks) - 1)]
     return text
 
 
-def active_share(capacity: Capacity, length: int) -> float:
-    """Mean active fraction over the first ``length`` positions, in (0, 1]."""
-    return 1.0 if capacity.is_static else capacity.mean_active_fraction(length)
+def active_share(capacity: Capacity, length: int, traces: Traces = ()) -> float:
+    """Mean active fraction over the first ``length`` positions, in (0, 1]; of the traces where the data decided."""
+    if capacity.is_static:
+        return 1.0
+    if capacity.is_data_dependent and traces:
+        spent = [length + sum(max(0, length + 1 - time) for time in trace) for trace in traces]
+        return sum(spent) / (len(spent) * length * capacity.blocks)
+    return capacity.mean_active_fraction(length)
+
+
+def _open_blocks(capacity: Capacity, t: int, traces: Traces) -> float:
+    if capacity.is_data_dependent:
+        return sum(1 + bisect_right(trace, t) for trace in traces) / len(traces)
+    return capacity.schedule.active_blocks(t)

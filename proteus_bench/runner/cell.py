@@ -126,6 +126,7 @@ def _rows(
                     "logprob": logprob if math.isfinite(logprob) else None,
                     "strict": scores.strict,
                     "compat": scores.compat,
+                    **({} if answer.unlocks is None else {"unlocks": list(answer.unlocks)}),
                 },
                 answer,
             )

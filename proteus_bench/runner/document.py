@@ -202,6 +202,8 @@ def write_items(plan: Plan, folder: RunFolder, rows: Mapping[CellKey, list[dict[
         for row in found
     ]
     if table:
+        extra = {name: None for row in table for name in row if name not in table[0]}
+        table[0] |= extra  # the table has the columns of its first row
         sink = io.BytesIO()
         parquet.write_table(pa.Table.from_pylist(table), sink, compression="zstd")
         write_bytes(folder.items_path, sink.getvalue())

@@ -63,16 +63,23 @@ class DataDependent(Schedule):
         """Positions until the end of the present chunk, at least 1: k cannot change before."""
         return self.every - opening.position % self.every
 
-    def advance(self, opening: Opening, positions: int, signal: float) -> Opening:
-        """After `positions` more positions (at most `room`) with mean signal `signal`; decides if the chunk is complete."""
+    def advance(self, opening: Opening, positions: int, signal: float | None) -> Opening:
+        """After `positions` more positions (at most `room`) with mean signal `signal`; decides if the chunk is complete.
+
+        None: nothing was written there (a backbone that writes whole segments), which says nothing about the error.
+        """
         if not 1 <= positions <= self.room(opening):
             raise ValueError(f"{self.label}: {positions} positions do not fit a chunk with room for {self.room(opening)}")
-        seen, pending = opening.seen + positions, opening.pending + positions * signal
+        seen, pending = opening.seen, opening.pending
+        if signal is not None:
+            seen, pending = seen + positions, pending + positions * signal
         position, spent = opening.position + positions, opening.spent + positions * opening.k
         opening = dataclasses.replace(opening, position=position, spent=spent, seen=seen, pending=pending)
         return self._decide(opening) if opening.position % self.every == 0 else opening
 
     def _decide(self, opening: Opening) -> Opening:
+        if opening.seen == 0:
+            return opening
         opening = dataclasses.replace(
             opening, error=self.observe(opening, opening.pending / opening.seen), pending=0.0, seen=0
         )

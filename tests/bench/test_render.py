@@ -9,7 +9,7 @@ from rich.console import Console
 from proteus_bench.render.report import Shown, print_report
 from proteus_bench.render.strip import active_share, schedule_strip
 from proteus_bench.runner.results import Comparison, MethodScore
-from proteus_bench.schedules import Capacity, Reverse, Uniform
+from proteus_bench.schedules import Capacity, Reverse, Surprise, Uniform
 from proteus_bench.stats import cell_ci, unbounded_difference, verdict
 
 UNIFORM = Capacity(schedule=Uniform(blocks=16, span=8192), axis="value")
@@ -36,6 +36,15 @@ def test_the_mean_active_share_is_the_schedules_own() -> None:
     assert active_share(UNIFORM, 8192) == pytest.approx(17 / 32)
     assert active_share(STATIC, 8192) == 1.0
     assert active_share(Capacity(schedule=Uniform(blocks=16, span=8192), gate="none"), 8192) == 1.0
+
+
+def test_a_data_dependent_schedule_is_drawn_from_what_happened() -> None:
+    capacity = Capacity(schedule=Surprise(blocks=4, span=400))
+    assert schedule_strip(capacity, 400, 400, width=4) == "...."
+    assert schedule_strip(capacity, 400, 400, width=4, traces=[(101, 201, 301), (101, 201, 301)]) == "▂▄▆█"
+    assert schedule_strip(capacity, 400, 400, width=4, traces=[(), (101, 201, 301)]) == "▂▃▄▅"
+    assert active_share(capacity, 400, [(101, 201, 301)]) == pytest.approx(0.625)
+    assert active_share(capacity, 400) == pytest.approx(0.53125)
 
 
 def _report(width: int, encoding: str = "utf-8") -> str:
