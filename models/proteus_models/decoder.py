@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -56,9 +57,14 @@ def join_rows(trees: list[Any], order: Tensor) -> Any:
     """One tree whose tensors are the trees' tensors, stacked by rows and put into `order`; the rest is the first tree's."""
     columns: list[list[Tensor]] = [[] for _ in trees]
     for tree, column in zip(trees, columns, strict=True):
-        map_tensors(tree, lambda x, column=column: column.append(x) or x)
+        map_tensors(tree, partial(_note, column))
     joined = iter([torch.cat(parts)[order] for parts in zip(*columns, strict=True)])
     return trees[0] if len(trees) == 1 else map_tensors(trees[0], lambda _: next(joined))
+
+
+def _note(column: list[Tensor], x: Tensor) -> Tensor:
+    column.append(x)
+    return x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +251,7 @@ class DecoderLM(nn.Module):
         found = [pair for block in self.stack for pair in block.mixer.take_errors()]
         errors: list[float | None] = [None] * len(ids_BT)
         if found:
-            total = sum(positions * error_B.double() for positions, error_B in found)
+            total = torch.stack([positions * error_B.double() for positions, error_B in found]).sum(0)
             errors = (total / sum(positions for positions, _ in found)).tolist()
         schedule = cast(DataDependent, cap.schedule)
         openings = tuple(schedule.advance(o, length, e) for o, e in zip(state.openings, errors, strict=True))
