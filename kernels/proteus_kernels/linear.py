@@ -15,12 +15,15 @@ The chunked form is one pass for every c. A pair (k_i, v_i) reaches the state th
     G_{t,i} = sum_j exp(L_t - L_{i+j}) b_{i+j,j}       over writing positions s = i + j <= t inside the chunk
 
 so Y = (e^L Q) S + (Q K^T . G) V with keys and values that begin c - 1 positions before the chunk. No division by a_t.
+G sees no mask, so it is made once for all segments whose chunks have one size, and every mask is a slice of q, k, v, S.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -119,86 +122,109 @@ def chunk(
     chunk_size: int = 64,
 ) -> tuple[Tensor, LinearState]:
     """The chunked form of `recurrent`: same arguments, same result, matrix products over `chunk_size` positions."""
-    taps = _taps(weights_BTHC, state)
+    taps, length = _taps(weights_BTHC, state), q_BTHK.shape[1]
     keys, values = state.window(k_BTHK, v_BTHV)
-    spans = list(segments(active, q_BTHK.shape[1], memory_axis_size(axis, state.memory_BHKV)))
+    pieces = list(_pieces(segments(active, length, memory_axis_size(axis, state.memory_BHKV)), chunk_size))
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
     given = [x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV, log_decay_BTH, weights_BTHC) if x is not None]
-    parts = _windowed(cut_time(spans, *given), keys[:, : taps - 1], values[:, : taps - 1])
+    if length == 1:
+        parts: Iterator[Parts] = iter([_step_parts(given, keys, values)])
+        core: Core = partial(_one_step, pre=read == "pre")
+    else:
+        window = keys[:, : taps - 1].transpose(1, 2), values[:, : taps - 1].transpose(1, 2)
+        parts, core = _parts(pieces, given, window, taps, read == "pre"), _chunks
     y, memory = scan(
-        zip((n for _, _, n in spans), parts, strict=True),
-        state.memory_BHKV,
-        _core(pre=read == "pre", taps=taps, chunk_size=chunk_size),
-        axis=axis, gate=gate, read=read, decay_locked=decay_locked,
+        zip((n for *_, n in pieces), parts, strict=True),
+        state.memory_BHKV, core, axis=axis, gate=gate, read=read, decay_locked=decay_locked,
     )  # fmt: skip
     return y, _end(memory, keys, values, taps)
 
 
-def _windowed(pieces: Iterator[tuple[Tensor, ...]], keys_BWHK: Tensor, values_BWHV: Tensor) -> Iterator[Parts]:
-    """Each segment's inputs, its keys and values with the whole keys and values before them: shift, and mask later."""
-    taps = keys_BWHK.shape[1] + 1
-    keys, values = keys_BWHK.transpose(1, 2), values_BWHV.transpose(1, 2)
-    for q, k, v, g, *weights in pieces:
-        if taps > 1:
-            k, v = torch.cat([keys, k], 2), torch.cat([values, v], 2)
-            keys, values = k[:, :, 1 - taps :], v[:, :, 1 - taps :]
-        yield Parts(q=q, k=k, v=v, g=g, gates=tuple(weights))
+def _step_parts(given: list[Tensor], keys_BTHK: Tensor, values_BTHV: Tensor) -> Parts:
+    """One position: its c keys and weighted values."""
+    q, _, _, g, *weights = given
+    v = values_BTHV.transpose(1, 2)
+    for w in weights:
+        v = v * w.flip(-1).transpose(-1, -2)
+    return Parts(q=q, k=keys_BTHK.transpose(1, 2), v=v, g=g)
 
 
-def _core(*, pre: bool, taps: int, chunk_size: int) -> Core:
-    """The unmasked recurrence over one segment; k and v begin taps - 1 positions early, q is scaled."""
-
-    def run(x: Parts, state: Tensor) -> MatrixOut:
-        length = x.q.shape[2]
-        if length == 1:
-            return _one_step(x, state, pre, taps)
-        size = min(chunk_size, length)
-        whole = length - length % size
-        y, state = _chunks(x, state, 0, whole, size, pre, taps)
-        if whole == length:
-            return y, state
-        tail, state = _chunks(x, state, whole, length, length - whole, pre, taps)
-        return torch.cat([y, tail], 2), state
-
-    return run
-
-
-def _one_step(x: Parts, state: Tensor, pre: bool, taps: int) -> MatrixOut:
+def _one_step(x: Parts, state: Tensor, *, pre: bool) -> MatrixOut:
     assert x.g is not None
-    v = x.v if not x.gates else x.v * x.gates[0].flip(-1).transpose(-1, -2)
-    after = state * x.g.exp()[..., None] + x.k.transpose(-1, -2) @ v
+    after = state * x.g.exp()[..., None] + x.k.transpose(-1, -2) @ x.v
     return x.q @ (state if pre else after), after
 
 
-def _banded(coefficient: Tensor, weights: Tensor | None, taps: int) -> Tensor:
-    """sum_j coefficient[..., s] b_{s,j} at column s - j of the extended keys: [..., C] -> [..., C + taps - 1]."""
-    if weights is None:
-        return coefficient
-    terms = (pad(coefficient * weights[..., j], (taps - 1 - j, j)) for j in range(taps))
-    return sum(terms, torch.zeros((), dtype=coefficient.dtype, device=coefficient.device))
+Piece = tuple[int, int, int, int]  # start, stop, chunk size, open coordinates
 
 
-def _chunks(x: Parts, state: Tensor, start: int, stop: int, size: int, pre: bool, taps: int) -> MatrixOut:
-    assert x.g is not None
-    cut: Callable[[Tensor], Tensor] = lambda z: z[:, :, start:stop].unflatten(2, (-1, size))  # noqa: E731
-    q, g = cut(x.q), cut(x.g)
+def _pieces(spans: Iterator[tuple[int, int, int]], chunk_size: int) -> Iterator[Piece]:
+    """Each segment as whole chunks and one shorter chunk."""
+    for start, stop, n in spans:
+        whole = start + (stop - start) // chunk_size * chunk_size
+        if whole > start:
+            yield start, whole, chunk_size, n
+        if stop > whole:
+            yield whole, stop, stop - whole, n
+
+
+def _parts(
+    pieces: list[Piece], given: list[Tensor], window: tuple[Tensor, Tensor], taps: int, pre: bool
+) -> Iterator[Parts]:
+    """Each piece's inputs. Keys and values are whole: shifted here, and cut by a mask only later."""
+    groups = [list(run) for _, run in groupby(pieces, key=lambda piece: piece[2])]
+    bounds = [(run[0][0], run[-1][1]) for run in groups]
+    keys, values = window
+    for run, (q, k, v, g, *weights) in zip(groups, cut_time(bounds, *given), strict=True):
+        if taps > 1:
+            k, v = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+            keys, values = k[:, :, 1 - taps :], v[:, :, 1 - taps :]
+        size = run[0][2]
+        chunks = [(stop - start) // size for start, stop, *_ in run]
+        chunked = (_windows(k, size, taps), _windows(v, size, taps), *_coefficients(g, weights, size, taps, pre))
+        shifted = [(start - run[0][0], stop - run[0][0]) for start, stop, *_ in run]
+        per_chunk = zip(*(x.split(chunks, 2) for x in chunked), strict=True)
+        for (q_s, g_s), (k_s, v_s, *gates) in zip(cut_time(shifted, q, g), per_chunk, strict=True):
+            yield Parts(q=q_s, k=k_s, v=v_s, g=g_s, gates=tuple(gates))
+
+
+def _windows(x: Tensor, size: int, taps: int) -> Tensor:
+    """[B, H, taps - 1 + T, .] -> [B, H, T / size, taps - 1 + size, .]."""
     if taps == 1:
-        kt, v, weights = cut(x.k).transpose(-1, -2), cut(x.v), None if not x.gates else cut(x.gates[0])
-    else:
-        last = stop + taps - 1
-        kt = x.k[:, :, start:last].unfold(2, size + taps - 1, size)
-        v = x.v[:, :, start:last].unfold(2, size + taps - 1, size).transpose(-1, -2)
-        weights = cut(x.gates[0])
+        return x.unflatten(2, (-1, size))
+    return x.unfold(2, size + taps - 1, size).transpose(-1, -2)
+
+
+def _coefficients(
+    g: Tensor, weights: list[Tensor], size: int, taps: int, pre: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """G, the last row of it (for the state at the end), e^L at the reads and at the end, for chunks in axis 2."""
+    g = g.unflatten(2, (-1, size))
+    per_tap = [w.unflatten(2, (-1, size)).unbind(-1) for w in weights]
     cum = g.cumsum(-1)
     read_cum = cum - g if pre else cum
-    reads = torch.ones(size, size, dtype=torch.bool, device=q.device).tril(-1 if pre else 0)
+    reads = torch.ones(size, size, dtype=torch.bool, device=g.device).tril(-1 if pre else 0)
     gam = (read_cum[..., :, None] - cum[..., None, :]).masked_fill(~reads, -torch.inf).exp()
-    scores = (q @ kt) * _banded(gam, None if weights is None else weights[..., None, :, :], taps)
-    to_end = _banded((cum[..., -1:] - cum).exp(), weights, taps)
-    writes = (kt * to_end[..., None, :]) @ v
+    to_end = (cum[..., -1:] - cum).exp()
+    if per_tap:
+        gam, to_end = _banded(gam, [w[..., None, :] for w in per_tap[0]]), _banded(to_end, list(per_tap[0]))
+    return gam, to_end, read_cum.exp(), cum[..., -1].exp()
+
+
+def _banded(coefficient: Tensor, weights: list[Tensor]) -> Tensor:
+    """sum_j coefficient[..., s] b_{s,j} at column s - j of the extended keys: [..., C] -> [..., C + taps - 1]."""
+    last = len(weights) - 1
+    return reduce(torch.add, (pad(coefficient * w, (last - j, j)) for j, w in enumerate(weights)))
+
+
+def _chunks(x: Parts, state: Tensor) -> MatrixOut:
+    """The unmasked recurrence over one piece: q [B, H, T, K] scaled, the rest by chunks."""
+    coefficients, to_end, at_read, at_end = x.gates
+    q, kt = x.q.unflatten(2, (-1, at_read.shape[-1])), x.k.transpose(-1, -2)
+    writes = (kt * to_end[..., None, :]) @ x.v
     states = []
-    for write, decay in zip(writes.unbind(2), cum[..., -1].exp()[..., None, None].unbind(2), strict=True):
+    for write, decay in zip(writes.unbind(2), at_end[..., None, None].unbind(2), strict=True):
         states.append(state)
         state = decay * state + write
-    y = (q * read_cum.exp()[..., None]) @ torch.stack(states, 2) + scores @ v
+    y = (q * at_read[..., None]) @ torch.stack(states, 2) + ((q @ kt) * coefficients) @ x.v
     return y.flatten(2, 3), state

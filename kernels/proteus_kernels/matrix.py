@@ -147,10 +147,9 @@ def _times(x: Tensor, factor: Tensor | None) -> Tensor:
 
 def _key_segment(x: Parts, state: Tensor, c: Counts, core: Core, factors: Factors) -> MatrixOut:
     w, full = c.write, state.shape[2]
-    if c.output < full:
-        x = replace(x, q=x.q * (torch.arange(full, device=x.q.device) < c.output))
     if w == full:  # every row is written: gates none and read, or a fully open memory
-        return core(x, state)
+        seen = x.q if c.output == full else x.q * (torch.arange(full, device=x.q.device) < c.output)
+        return core(replace(x, q=seen), state)
     locked, factor = state[:, :, w:], factors(x.g)
     if x.p is not None and c.predict > w:  # gate write: the prediction also sees the locked rows
         x = replace(x, v=x.v - _times(x.p[..., w:] @ locked, factor.predict))
