@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +28,7 @@ def collect(probe: str, model: MemoryModel, tokenizer: Any, make: Make, contexts
 def _spread(model: MemoryModel, tokenizer: Any, make: Make, index: int) -> dict[str, Any]:
     """A fact in each insertion block: its trace, and what the end state owes to each segment of the text."""
     item, other = make("capacity.mqar_16", index), make("capacity.mqar_16", index + 1)
-    ids, swaps = fact_swaps(tokenizer, item, other, range(len(item.questions)))
+    ids, swaps = fact_swaps(tokenizer, item, spares(item, other))
     blocks = [min(SEGMENTS - 1, SEGMENTS * swap.start // len(ids)) for swap in swaps]
     facts = trace(model, ids, swaps, marks(len(ids), model.unlocks))
     return {
@@ -43,9 +43,11 @@ def _interference(model: MemoryModel, tokenizer: Any, make: Make, index: int) ->
     names = {"joint": "interference.a16_b16", "a_alone": "interference.a16_b0", "b_alone": "interference.a0_b16"}
     found: dict[str, Any] = {}
     kept: dict[str, np.ndarray] = {}
+    other = make(names["joint"], index + 1)
+    spare = spares(make(names["joint"], index), other)
     for name, task in names.items():
-        item, other = make(task, index), make(task, index + 1)
-        ids, swaps = fact_swaps(tokenizer, item, other, range(len(item.questions)))
+        item = make(task, index)
+        ids, swaps = fact_swaps(tokenizer, item, spare)
         seen = trace(model, ids, swaps, marks(len(ids), model.unlocks), ranks=name == "joint")
         roles = [item.meta["roles"][place] for place in item.meta["asked"]]
         found[name] = [{"role": role, **fact} for role, fact in zip(roles, _facts(seen), strict=True)]
@@ -64,19 +66,24 @@ def marks(tokens: int, unlocks: Sequence[int]) -> list[int]:
     return sorted({*even, *(at - 1 for at in unlocks if 1 < at <= tokens), tokens})
 
 
-def fact_swaps(tokenizer: Any, item: Any, other: Any, slots: Sequence[int]) -> tuple[np.ndarray, list[Swap]]:
+def spares(item: Any, other: Any) -> dict[str, list[str]]:
+    """For each asked key of ``item``, values of ``other`` to put in its value's place, the first one first. They stand
+    nowhere else in the text, and a key has the same ones in every task in which it is asked."""
+    values = [needle.value for needle in other.needles]
+    keys = [item.needles[place].key for place in item.meta["asked"]]
+    return {key: values[i % len(values) :] + values[: i % len(values)] for i, key in enumerate(keys)}
+
+
+def fact_swaps(tokenizer: Any, item: Any, spare: Mapping[str, Sequence[str]]) -> tuple[np.ndarray, list[Swap]]:
     """The context's ids, and for each question one exchange of its fact's value by a value of the same number of tokens.
 
-    Values come from ``other``, so they are in the text nowhere else. Exact for any tokenizer: whole contexts are encoded
-    and compared. UsageError when no value has the same number of tokens.
+    Exact for any tokenizer: whole contexts are encoded and compared. UsageError when no value has as many tokens.
     """
     ids = np.asarray(tokenizer.encode(item.context))
-    spare = [needle.value for needle in other.needles]
     swaps = []
-    for slot in slots:
-        needle = item.needles[item.meta["asked"][slot]]
-        for turn in range(len(spare)):
-            value = spare[(slot + turn) % len(spare)]
+    for place in item.meta["asked"]:
+        needle = item.needles[place]
+        for value in spare[needle.key]:
             changed = np.asarray(tokenizer.encode(_with_value(item.context, needle, value)))
             if len(changed) == len(ids) and value != needle.value:
                 swaps.append(_exchange(ids, changed))
