@@ -31,10 +31,11 @@ ALLOWED = {
         "proteus_bench.schedules",
         "proteus_bench.errors",
         "proteus_bench.grammar",
+        "proteus_bench.registry",
     },
 }
-# Only when the function is called: a sub-command of the CLI, and a tokenizer that the user names.
-LAZY = {"proteus_tasks": {"typer", "tokenizers"}}
+# Only when the function is called: a sub-command of the CLI, a tokenizer that the user names, and data sets from a hub.
+LAZY = {"proteus_tasks": {"typer", "tokenizers", "datasets", "huggingface_hub"}}
 # Training reads the texts and templates of the tasks; nothing else in models may.
 TRAINS = re.compile(r"(train\w*|build_tokenizer)\.py")
 # The optional extra `hf`: these files and no other.

@@ -111,7 +111,9 @@ def _relation(draws: _Draws) -> Story:
             facts.append((south, north, f"The {south} lies directly south of the {north}."))
     asked = draws.below(len(line) - 1)
     south = line[asked + 1]
-    return Story(facts, f"what lies directly north of the {south}?", " Directly north of it lies the", line[asked], PLACES)
+    return Story(
+        facts, f"what lies directly north of the {south}?", " Directly north of it lies the", line[asked], PLACES
+    )
 
 
 def _given(draws: _Draws) -> Story:

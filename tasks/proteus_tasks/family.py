@@ -81,9 +81,7 @@ class Family:
     ) -> Iterator[Item]:
         """Items 0..n-1; arguments as in `item`."""
         for index in range(n):
-            yield self.item(
-                index, length=length, tokenizer=tokenizer, data_seed=data_seed, split=split, depth=depth
-            )
+            yield self.item(index, length=length, tokenizer=tokenizer, data_seed=data_seed, split=split, depth=depth)
 
     def minimum_length(self, n: int, *, tokenizer: Tokenizer, data_seed: int = 0, split: str = "test") -> int:
         """The smallest length in tokens that holds every one of the items 0..n-1."""

@@ -85,7 +85,9 @@ def _fda(split: str) -> list[dict[str, Any]]:
             "record number": number,
             "applicant": f"{maker}, {draws.one(world.towns(split))}",
             "instrument": device,
-            "measured quantity": draws.one(("density", "humidity", "level", "mass", "pressure", "temperature", "viscosity")),
+            "measured quantity": draws.one(
+                ("density", "humidity", "level", "mass", "pressure", "temperature", "viscosity")
+            ),
             "sample type": draws.one(world.SAMPLES),
             "principle of operation": draws.one(world.PRINCIPLES),
             "case material": draws.one(world.MATERIALS),

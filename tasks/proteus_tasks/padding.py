@@ -32,7 +32,13 @@ class Corpus:
         return self.haystack.starts
 
     @classmethod
-    def of(cls, name: str, documents: Sequence[tuple[str, Sequence[str]]]) -> Corpus:
+    def of(
+        cls,
+        name: str,
+        documents: Sequence[tuple[str, Sequence[str]]],
+        most_words: int = MAX_WORDS,
+        start_words: int = MAX_START_WORDS,
+    ) -> Corpus:
         """Lines of (text, lines) pairs; a text that stands twice counts once, empty and over-long lines are left out."""
         units: list[str] = []
         spans, owner = [], []
@@ -42,26 +48,32 @@ class Corpus:
                 continue
             texts[text] = len(texts)
             first = len(units)
-            units += [line.strip() for line in lines if line.strip() and len(line.split()) <= MAX_WORDS]
+            units += [line.strip() for line in lines if line.strip() and len(line.split()) <= most_words]
             owner += [texts[text]] * (len(units) - first)
             if len(units) > first:
                 spans.append((first, len(units)))
-        starts = tuple(i for i, unit in enumerate(units) if len(unit.split()) <= MAX_START_WORDS)
+        starts = tuple(i for i, unit in enumerate(units) if len(unit.split()) <= start_words)
         if not starts:
-            raise TaskError(f"{name}: no line of at most {MAX_START_WORDS} words to start from")
+            raise TaskError(f"{name}: no line of at most {start_words} words to start from")
         digest = hashlib.sha256("\n".join(units).encode("utf-8")).hexdigest()
         stack = Haystack(name, tuple(units), tuple(spans), starts, digest)
         return cls(name, stack, tuple(owner), tuple(unit.casefold() for unit in units), texts)
 
 
 def padding(
-    corpus: Corpus, tokenizer: Tokenizer, start: int, tokens: int, banned: Sequence[str], own: str, sep: str = "\n"
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    start: int,
+    tokens: int,
+    banned: Sequence[str],
+    own: Sequence[str],
+    sep: str = "\n",
 ) -> Supply:
-    """Lines from the `start`-th starting line on, enough for `tokens` tokens where the corpus has them, without the document
-    `own` and without lines that hold a banned text. TaskError when no line is left."""
+    """Lines from the `start`-th starting line on, enough for `tokens` tokens where the corpus has them, without the documents
+    whose texts are `own` and without lines that hold a banned text. TaskError when no line is left."""
     counts = corpus_counts(corpus.haystack, tokenizer, sep)
     wanted = [text.casefold() for text in banned if text]
-    mine = corpus.texts.get(own, -1)
+    mine = {corpus.texts[text] for text in own if text in corpus.texts}
     size, first = len(corpus.lowered), corpus.starts[start]
     kept: list[int] = []
     total = 0
@@ -69,7 +81,7 @@ def padding(
     for step in range(size):
         at = (first + step) % size
         line = corpus.lowered[at]
-        if corpus.owner[at] == mine or any(text in line for text in wanted):
+        if corpus.owner[at] in mine or any(text in line for text in wanted):
             continue
         kept.append(at)
         total += int(per_unit[at])
@@ -82,9 +94,7 @@ def padding(
     return Supply(units, Counts(per_unit[kept], additive), 0)
 
 
-def _seams_add_up(
-    corpus: Corpus, tokenizer: Tokenizer, sep: str, kept: Sequence[int], per_unit: np.ndarray
-) -> bool:
+def _seams_add_up(corpus: Corpus, tokenizer: Tokenizer, sep: str, kept: Sequence[int], per_unit: np.ndarray) -> bool:
     """Whether lines that are no neighbours in the corpus add up: each new seam is counted once and remembered."""
     size = len(corpus.lowered)
     key = (tokenizer.fingerprint, corpus.haystack.sha256 + repr(sep))
@@ -99,5 +109,3 @@ def _seams_add_up(
         expected = [int(per_unit[a] + per_unit[b]) for a, b in new]
         known.update({pair: int(n) == e for pair, n, e in zip(new, found, expected, strict=True)})
     return all(known[pair] for pair in pairs)
-
-

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import NIAH_TASKS, Task
+from . import FAMILIES, NIAH_TASKS, Task
 from .resources import suites_dir
 
 
@@ -31,4 +31,18 @@ def _niah_command() -> Any:
     return app()
 
 
+def _family(name: str) -> TaskPlugin:
+    def command() -> Any:
+        from .family_cli import app
+
+        return app(name, FAMILIES[name])
+
+    return TaskPlugin(name, {task.id: task for task in FAMILIES[name]}, command, suites_dir())
+
+
 plugin = TaskPlugin("niah", NIAH_TASKS, _niah_command, suites_dir())
+ruler = _family("ruler")
+babilong = _family("babilong")
+retrieval = _family("retrieval")
+longbench = _family("longbench")
+perplexity = _family("perplexity")

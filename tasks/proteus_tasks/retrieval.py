@@ -107,7 +107,7 @@ class RetrievalTask(Family):
         rows = load_rows(self.dataset, self.fixture, split, self.data_dir)
         if index >= len(rows.extracts):
             raise TaskError(f"{self.id}: {len(rows.extracts)} items, item {index} is asked")
-        number = _order(len(rows.extracts), split, data_seed)[index]
+        number = order(len(rows.extracts), split, data_seed)[index]
         extract = rows.extracts[number]
         # Variants and policies share rows, places and padding: an item differs between them in nothing else.
         draft = Draft(f"retrieval.{self.dataset}@{self.version}", checked.index, data_seed, split)
@@ -173,7 +173,7 @@ class RetrievalTask(Family):
         start = draft.pick("start", len(rows.corpus.starts))
         at = float(rng.fractions(draft.seed("depth"), 1)[0])
         room = self._room(parts, question, length, tokenizer)
-        supply = padding(rows.corpus, tokenizer, start, room, banned, extract.body)
+        supply = padding(rows.corpus, tokenizer, start, room, banned, (extract.body,))
         for _ in range(_TRIES):
             page = _page(self.id, length, extract, at, room, supply, tokenizer)
             made = _Prompt(page, parts, question, tokenizer)
@@ -289,7 +289,7 @@ def _beginning(tokenizer: Tokenizer, body: str, room: int, task: str, length: in
 
 
 @lru_cache(maxsize=64)
-def _order(n: int, split: str, data_seed: int) -> tuple[int, ...]:
+def order(n: int, split: str, data_seed: int) -> tuple[int, ...]:
     """The order in which rows become items: a permutation for each data seed, the same for every variant and policy."""
     raw = rng.raw(rng.seed_of("proteus-tasks", "rows", split, data_seed), n)
     return tuple(int(i) for i in raw.argsort(kind="stable"))

@@ -28,6 +28,8 @@ MAX_BYTES = 2 * 2**30
 MAX_ROWS = 1_000_000
 LOCK_FILE = "data-lock.json"
 _SUFFIXES = (".jsonl", ".json", ".parquet")
+_OTHER_NAMES = {"input": "question"}
+"""A field's name in the original files, and in the hub's copy."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ def _load(name: str, folder: str, lock: str) -> Table:
     else:
         raise DataFileError(f"no data for {name}: {_advice(source)}")
     if source.sha256 is not None and found.sha256 != source.sha256:
-        raise DataFileError(f"{name} from {found.origin}: its rows are not the pinned ones (sha256 {found.sha256[:16]}...)")
+        raise DataFileError(
+            f"{name} from {found.origin}: its rows are not the pinned ones (sha256 {found.sha256[:16]}...)"
+        )
     return found
 
 
@@ -88,7 +92,7 @@ def _advice(source: Source) -> str:
 
 
 def _from_folder(source: Source, folder: Path) -> Table:
-    for suffix in _SUFFIXES:
+    for suffix in (*_SUFFIXES, *((".txt",) if source.name == "text" else ())):
         path = folder / f"{source.name}{suffix}"
         if path.is_file():
             return _from_file(source, path)
@@ -118,6 +122,8 @@ def _from_file(source: Source, path: Path) -> Table:
         if source.file_sha256 is not None and digest != source.file_sha256:
             raise DataFileError(f"{path}: not the pinned file of {source.name} (sha256 {digest[:16]}...)")
         return Table((), digest, path.name, _json(data, str(path)))
+    if path.suffix == ".txt":
+        return _table(source, [{"text": data.decode("utf-8", errors="replace")}], path.name)
     if path.suffix == ".parquet":
         return _table(source, _datasets().load_dataset("parquet", data_files=str(path), split="train"), path.name)
     if path.suffix == ".jsonl":
@@ -157,7 +163,9 @@ def _from_hub(source: Source, lock: Path | None) -> Table:
         raise DataFileError(f"{source.name}: {repository} cannot be loaded ({first}); {_advice(source)}") from error
     table = _table(source, rows, f"{repository}@{revision or 'local'}")
     if held.get("sha256") not in (None, table.sha256):
-        raise DataFileError(f"{source.name}: {repository} has other rows than when it was first loaded (see {LOCK_FILE})")
+        raise DataFileError(
+            f"{source.name}: {repository} has other rows than when it was first loaded (see {LOCK_FILE})"
+        )
     if lock is not None and not held:
         _write_lock(lock, source.name, {"revision": revision, "sha256": table.sha256})
     return table
@@ -202,9 +210,11 @@ def _table(source: Source, rows: Iterable[Any], origin: str) -> Table:
 def _checked(source: Source, row: Any, where: str) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         raise DataFileError(f"{where}: not an object")
+    row = {**row, **{name: row[other] for name, other in _OTHER_NAMES.items() if name not in row and other in row}}
     for name, kind in source.fields.items():
         value = row.get(name)
-        if not isinstance(value, kind) or (kind is list and not all(isinstance(part, str) for part in value)):
+        texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
+        if not (texts if kind is list else isinstance(value, kind)):
             raise DataFileError(f"{where}: '{name}' must be a {'list of strings' if kind is list else kind.__name__}")
     return {name: row[name] for name in source.fields}
 
@@ -242,6 +252,7 @@ def _sources() -> dict[str, Source]:
         Source("swde", _EXTRACT, ("hazyresearch/based-swde-v2", "default"), **_pin("swde")),
         Source("fda", _EXTRACT, ("hazyresearch/based-fda", "default"), **_pin("fda")),
         Source("squad_completion", _SQUAD, ("hazyresearch/based-squad", "default"), **_pin("squad_completion")),
+        Source("text", {"text": str}),
         Source("squad", {}, package=(_EVAL, "data/synthetic/json/squad.json"), whole_file=True, **_pin("squad")),
         Source(
             "hotpotqa_dev",
@@ -261,7 +272,7 @@ def _sources() -> dict[str, Source]:
                 **_pin(f"longbench_{name}"),
             )
         )
-    return {source.name: source for source in found}
+    return {source.name: source for source in found}  # 'text' is any text that a user has
 
 
 def _pin(name: str) -> dict[str, Any]:

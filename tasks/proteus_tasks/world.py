@@ -34,7 +34,16 @@ _RIVER = tuple(
     """Alder Arven Belm Brisk Calder Corra Darrow Deva Elbin Esk Farn Gavel Havel Iller Jarra Kesh Lenna Lossa Marn Nidd Orla
     Pella Quarn Rill Sarn Silva Tarn Tessel Umber Vell Wenn Yarra""".split()  # noqa: SIM905
 )
-REGIONS = ("Northmark", "Highlands", "Lakeshore", "Southfields", "Eastwold", "Border Hills", "Great Marsh", "Upper Vale")
+REGIONS = (
+    "Northmark",
+    "Highlands",
+    "Lakeshore",
+    "Southfields",
+    "Eastwold",
+    "Border Hills",
+    "Great Marsh",
+    "Upper Vale",
+)
 TRADES = (
     "tanning", "brewing", "weaving", "glassblowing", "printing", "shipbuilding", "milling", "mining", "pottery", "bookbinding",
     "candle making", "rope making", "salt panning", "stone cutting", "paper making", "cheese making", "clock making", "dyeing",
@@ -43,13 +52,26 @@ JOBS = (
     "printer", "surveyor", "botanist", "clockmaker", "engraver", "ferryman", "glazier", "judge", "librarian", "mason", "miller",
     "organist", "painter", "potter", "sailor", "tailor", "teacher", "weaver", "brewer", "carpenter",
 )  # fmt: skip
-BIRDS = ("heron", "magpie", "kestrel", "lapwing", "nightjar", "osprey", "plover", "redstart", "siskin", "wagtail", "curlew", "rook")
+BIRDS = (
+    "heron",
+    "magpie",
+    "kestrel",
+    "lapwing",
+    "nightjar",
+    "osprey",
+    "plover",
+    "redstart",
+    "siskin",
+    "wagtail",
+    "curlew",
+    "rook",
+)
 CROPS = ("barley", "flax", "hops", "oats", "rye", "turnips", "plums", "cherries", "beans", "clover", "hemp", "quinces")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 INSTRUMENTS = ("balance", "barometer", "flow meter", "hygrometer", "level gauge", "photometer", "pressure gauge", "refractometer",
                "thermometer", "viscometer", "turbidity meter", "conductivity meter")  # fmt: skip
-SAMPLES = ("brine", "beet syrup", "engine oil", "flue gas", "grain dust", "lamp oil", "milk", "mineral water", "paint", "river water",
-           "soap stock", "vinegar", "wood pulp", "tar")  # fmt: skip
+SAMPLES = ("brine", "beet syrup", "engine oil", "flue gas", "grain dust", "lamp oil", "milk", "mineral water", "paint",
+           "river water", "soap stock", "vinegar", "wood pulp", "tar")  # fmt: skip
 PRINCIPLES = ("spring deflection", "float displacement", "light scattering", "thermal expansion", "electrical resistance",
               "capillary rise", "rotating vane", "bimetallic strip", "vibrating reed", "prism refraction")  # fmt: skip
 MATERIALS = ("brass", "glass", "cast iron", "enamelled steel", "nickel", "porcelain", "tin", "walnut")
