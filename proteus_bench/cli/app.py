@@ -26,6 +26,9 @@ def build_app(argv: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_options)
     app.command("run")(_run)
+    app.command("compare")(_compare)
+    app.command("plan")(_plan)
+    app.command("probe")(_probe)
     app.command("list")(_list)
     app.command("check")(_check)
     app.command("train")(_train)
@@ -84,6 +87,89 @@ def _run(
         "schedules": None if schedules is None else split_schedules(schedules),
     }
     raise typer.Exit(run_command(load_spec(flags, config), dry_run=dry_run, as_json=json))
+
+
+def _compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    against: Annotated[list[str] | None, typer.Option(help="Reference method; default static and uniform.")] = None,
+    common: Annotated[bool, typer.Option("--common", help="Leave out what one side lacks, do not refuse.")] = False,
+    fail_if: Annotated[list[str] | None, typer.Option(help="Exit 6 if shown: 'A < B [by POINTS] [on TASK]'.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown on stdout.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare methods of run folders: paired on seeds and items, capacity checked, corrected, with a verdict."""
+    from proteus_bench.cli.compare import compare_command, one_format
+
+    form = one_format(json, markdown, csv)
+    compare_command(runs, against=against or (), common=common, fail_if=fail_if or (), form=form)
+
+
+def _plan(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Pilot run folders.")] = None,
+    a: Annotated[str | None, typer.Option(help="First method of the pair; default all compared pairs.")] = None,
+    b: Annotated[str | None, typer.Option(help="Second method of the pair.")] = None,
+    difference: Annotated[float | None, typer.Option(help="Points that should be found: what do they take?")] = None,
+    seeds: Annotated[str, typer.Option(help="Numbers of training seeds.")] = "3,5,8,10",
+    items: Annotated[str | None, typer.Option(help="Numbers of items per task; default 50 to 500.")] = None,
+    seed_sd: Annotated[float | None, typer.Option(help="Instead of a pilot: sd between seeds, points.")] = None,
+    item_sd: Annotated[float | None, typer.Option(help="... between items, points.")] = None,
+    residual_sd: Annotated[float | None, typer.Option(help="... left over, points.")] = None,
+    power: Annotated[float, typer.Option(help="Probability of finding the difference.")] = 0.8,
+    json: Json = False,
+) -> None:
+    """Plan a comparison: which difference a number of seeds and items can find, and what one takes."""
+    from proteus_bench.cli.compare import plan_command
+
+    plan_command(
+        runs or (),
+        a=a,
+        b=b,
+        difference=difference,
+        seeds=seeds,
+        items=items,
+        variances=(seed_sd, item_sd, residual_sd),
+        power=power,
+        as_json=json,
+    )
+
+
+def _probe(
+    name: Annotated[str, typer.Argument(help="capacity, interference or gating.")],
+    model: Annotated[str | None, typer.Option(help="[source:]name[+schedule][@size], e.g. titans+proteus.")] = None,
+    schedules: Annotated[str | None, typer.Option(help="More schedules of the same model: a,b(x=1).")] = None,
+    size: Annotated[str | None, typer.Option(help="Model size, e.g. micro.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="The first K training seeds; default all.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Items per cell; default all of the suite.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of an item; default those of the suite.")] = None,
+    contexts: Annotated[int, typer.Option(min=0, max=1000, help="Contexts whose memory is traced; 0: none.")] = 4,
+    twin: Annotated[bool | None, typer.Option("--twin/--no-twin", help="Run the static twin too (default).")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Context tokens prefilled together.")] = None,
+    out: Annotated[str | None, typer.Option(help="Run folder; default runs-out/<model>-<suite>-<hash>.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default one per CPU.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    json: Json = False,
+) -> None:
+    """Measure the mechanism: capacity, interference or gating, by answers and in the memory, with a report of plots."""
+    from proteus_bench.cli.probe import probe_command
+    from proteus_bench.spec import load_spec, split_schedules
+
+    flags: dict[str, Any] = {
+        "model": model,
+        "suite": name,
+        "size": size,
+        "seeds": seeds,
+        "limit": limit,
+        "twin": twin,
+        "out": out,
+        "batch_tokens": batch_tokens,
+        "workers": workers,
+        "schedules": None if schedules is None else split_schedules(schedules),
+    }
+    spec = load_spec(flags)
+    raise typer.Exit(
+        probe_command(name, spec, length=length, contexts=contexts, dry_run=dry_run, as_json=json)
+    )
 
 
 def _list(

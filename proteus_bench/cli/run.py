@@ -47,21 +47,39 @@ def _run(plan: Any, folder: Any, workers: int, as_json: bool) -> int:
     doc.write_items(plan, folder, done.rows)
     doc.write_timing(plan, folder, done, workers)
     write_json(folder.run_path, doc.run_document(plan, folder, done, cells, comparisons))
+    missing = sum(plan.questions(key) - len(rows) for key, rows in done.rows.items())
+    compared = None if missing or done.failures else _compared(plan, folder)
     if as_json:
-        print_json(doc.json_document(plan, cells, comparisons))
+        print_json({**doc.json_document(plan, cells, comparisons), **_compare_document(compared)})
     else:
-        _print_report(plan, cells, done.rows, comparisons)
+        _print_report(plan, cells, done.rows, comparisons, compared)
         print(f"run folder: {folder.path} (run.json, items.parquet; {done.wall_seconds:.0f} s)")
     if done.failures:
         print(f"proteus-bench: {len(done.failures)} of {len(plan.cells)} cells failed", file=sys.stderr)
         return 1
-    missing = sum(plan.questions(key) - len(rows) for key, rows in done.rows.items())
     if missing:
         raise PartialRunError(f"{missing} questions are missing; repeat the command to resume")
     return 0
 
 
-def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any) -> None:
+def _compared(plan: Any, folder: Any) -> Any:
+    """The comparison of all schedules, when more than the static twin was asked for: `compare` on the folder."""
+    if not plan.spec.schedules or len(plan.methods) < 2:
+        return None
+    from proteus_bench.compare import compare_runs
+
+    return compare_runs([folder.path], common=True)
+
+
+def _compare_document(compared: Any) -> dict[str, Any]:
+    if compared is None:
+        return {}
+    from proteus_bench.compare.export import document
+
+    return {"compare": document(compared)}
+
+
+def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: Any) -> None:
     from proteus_bench.registry import schedule_classes
     from proteus_bench.render.report import Shown, print_report, report_console
     from proteus_bench.runner.results import method_score
@@ -76,9 +94,16 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any) -> None:
                 scores.append(method_score(method.text, task, length, whole))
         info = plan.infos[method.text, method.seeds[0]]
         capacity = Capacity.from_dict(info.capacity, schedule_classes())
-        shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params))
+        longest = max(length for _, length in plan.suite.counts)
+        found = [r for key, r in rows.items() if key.model == method.text and key.length == longest]
+        traces = [row["unlocks"] for part in found for row in part if "unlocks" in row]
+        shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params, traces))
     title = f"{plan.suite.name} (version {plan.suite.version}), score = strict match x 100"
-    print_report(report_console(), title, scores, comparisons, shown, plan.notes)
+    print_report(report_console(), title, scores, [] if compared else comparisons, shown, plan.notes)
+    if compared is not None:
+        from proteus_bench.compare import table
+
+        table.print_report(report_console(), compared, notes=False)
 
 
 def _print_plan(plan: Any, folder: Any, workers: int, as_json: bool) -> None:

@@ -139,7 +139,7 @@ def t_interval(
     mean: float, se: float, df: float, n: int, method: str, level: float, bounds: tuple[float, float] | None
 ) -> Interval:
     """The interval of `ends` around one mean."""
-    lo, hi = (float(end) for end in ends(np.float64(mean), np.float64(se), np.float64(df), level, bounds))
+    lo, hi = (float(end) for end in ends(np.asarray(mean), np.asarray(se), np.asarray(df), level, bounds))
     return Interval(mean, lo, hi, n, method, level, df, se)
 
 

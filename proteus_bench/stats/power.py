@@ -98,11 +98,22 @@ def planned_error(v: Variances, seeds: float, items: float) -> tuple[float, floa
 
 
 def power_of(difference: float, v: Variances, seeds: float, items: float, level: float = 0.95) -> float:
-    """Probability that the interval of a true ``difference`` excludes zero on its side."""
+    """Probability that the interval of a true ``difference`` excludes zero on its side.
+
+    Never more than with any number of items and these seeds, or of seeds and these items: where few seeds dominate, the
+    planned degrees of freedom alone would say that fewer items find more.
+    """
+    check_level(level)
+    found = _power(difference, *planned_error(v, seeds, items), level)
+    if seeds > 1 and items > 1:
+        found = min(found, _power(difference, math.sqrt(v.seed / seeds), seeds - 1, level))
+        found = min(found, _power(difference, math.sqrt(v.item / items), items - 1, level))
+    return found
+
+
+def _power(difference: float, se: float, df: float, level: float) -> float:
     from scipy.special import nctdtr, stdtrit
 
-    check_level(level)
-    se, df = planned_error(v, seeds, items)
     if se == 0:
         return 1.0 if difference else 0.0
     critical = float(stdtrit(df, (1 + level) / 2))

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,5 +114,99 @@ def cli(tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: 
                 patch.setenv(name, value)
             code = invoke(args)
         return Done(code, *capfd.readouterr())
+
+    return call
+
+
+@dataclass(frozen=True)
+class Made:
+    """One method of a made run: scores ``[S, N]`` by (task, length), under a capacity, as a record of a run folder."""
+
+    label: str
+    scores: dict[tuple[str, int], Any]
+    capacity: Any = None
+    seeds: tuple[int, ...] | None = None
+    model: str = "titans"
+    trained: str | None = None
+    weights: str = ""
+    logprob: float | None = -1.0
+    status: str = "complete"
+    text: str = ""
+
+
+def _record(folder: Path, made: Made, seed: int, row: int, suite: dict[str, str], scorer: dict[str, str]) -> Any:
+    """One seed of a method: its logs are written, its record of run.json is returned."""
+    from proteus_bench.schedules import Capacity
+    from proteus_bench.store import CellKey, CellLog, RunFolder, digest
+
+    capacity = (made.capacity or Capacity.static("value")).as_dict()
+    schedule = made.label.partition("+")[2] or "static"
+    cells = []
+    for (task, length), matrix in made.scores.items():
+        key = CellKey(made.label, task, length, seed)
+        log = CellLog(RunFolder(folder).cell_path(key))
+        rows = [
+            {
+                "index": index,
+                "question": 0,
+                "item": f"{task}/{length}/{index}",
+                "item_sha256": digest([task, length, index, made.text]),
+                "strict": float(score),
+                "compat": float(score),
+                "logprob": None if made.logprob is None else made.logprob + float(score) + seed / 100 + index / 1000,
+            }
+            for index, score in enumerate(matrix[row])
+        ]
+        log.append(rows)
+        log.close()
+        mean = sum(r["strict"] for r in rows) / len(rows)
+        blank = dict.fromkeys(("ci_low", "ci_high", "ci_method", "compat", "logprob", "error", "items_sha256"))
+        cells.append(
+            {
+                **blank, "task": task, "length": length, "status": made.status, "n": len(rows), "rows": len(rows),
+                "score": mean, "file": str(RunFolder(folder).cell_path(key).relative_to(folder)),
+                "sha256": RunFolder(folder).file_hash(key),
+            }
+        )  # fmt: skip
+    trained = made.trained or schedule
+    identity = {
+        "suite": suite, "scorer": scorer, "model": made.model, "schedule": schedule, "size": "micro", "seed": seed,
+        "trained_schedule": trained, "checkpoint_sha256": digest([made.model, trained, seed, made.weights]),
+        "capacity": capacity, "dtype": "float32", "device": "cpu", "backend": "local", "batch_tokens": 4096,
+        "tokenizer_sha256": "0" * 64, "items": [[t, n, len(m[row])] for (t, n), m in made.scores.items()],
+    }  # fmt: skip
+    recipe = {"capacity": capacity} if made.trained is None else {}
+    return {
+        "record_id": digest(identity), "identity": identity, "model": made.model, "schedule": schedule,
+        "label": made.label, "seed": seed, "status": made.status, "backend": "local", "trained_schedule": trained,
+        "n_params": 1000, "state_bytes": 64, "train_length": 8192, "capacity": capacity, "config": {},
+        "recipe": recipe, "cells": cells,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """`make_run(name, *methods, suite=..., version=..., scorer=...)`: a finished run folder; `Made` by its fields."""
+    from proteus_bench.store import digest, write_json
+    from proteus_bench.store.run_file import SCHEMA, RunFile, run_id_of
+
+    def call(name: str, *methods: dict[str, Any], suite: str = "made4k", version: str = "1", scorer: str = "1") -> Path:
+        folder = tmp_path / name
+        (folder / "cells").mkdir(parents=True)
+        block = {"name": suite, "version": version, "sha256": digest([suite, version])}
+        judge = {"id": "strict", "version": scorer}
+        records = []
+        for made in (Made(**method) for method in methods):
+            rows = len(next(iter(made.scores.values())))
+            for row, seed in enumerate(made.seeds or range(rows)):
+                records.append(_record(folder, made, seed, row, block, judge))
+        document = {
+            "schema": SCHEMA, "run_id": run_id_of([r["record_id"] for r in records]), "status": "complete", "spec": {},
+            "suite": block, "scorer": judge, "notes": [], "records": records, "comparisons": [],
+            "environment": {"proteus_bench": "0"},
+        }  # fmt: skip
+        RunFile.model_validate(document)
+        write_json(folder / "run.json", document)
+        return folder
 
     return call
