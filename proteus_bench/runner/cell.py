@@ -18,7 +18,7 @@ from proteus_bench.backends.base import Ids
 from proteus_bench.backends.weights import ZOO_VARIABLE
 from proteus_bench.runner.items import encode_long, gold_text, make_item, plan_suite, stop_ids
 from proteus_bench.runner.models import parse
-from proteus_bench.score import score_answer
+from proteus_bench.score import score_answer, scorers_of
 from proteus_bench.store import CellKey, CellLog, RunFolder
 
 
@@ -96,6 +96,12 @@ def _answer(backend: Backend, items: Sequence[Any], start: int) -> tuple[list[di
     return rows, seconds
 
 
+def _named_scorers(item: Any) -> dict[str, Any]:
+    """The names of the item's two rules, where it names them: [strict, compat]."""
+    named = scorers_of(item)
+    return {"scorers": [named["strict"], named["compat"]]} if "scorers" in item.meta else {}
+
+
 def _rows(
     tokenizer: Any,
     items: Sequence[Any],
@@ -124,6 +130,7 @@ def _rows(
                     "output_ids": list(answer.text_ids),
                     "gold_tokens": len(ask.gold_ids),
                     "logprob": logprob if math.isfinite(logprob) else None,
+                    **_named_scorers(item),
                     "strict": scores.strict,
                     "compat": scores.compat,
                     **({} if answer.unlocks is None else {"unlocks": list(answer.unlocks)}),

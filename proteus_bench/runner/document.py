@@ -124,6 +124,7 @@ def _cell_block(
         "items_sha256": result.items_sha256 if result else None,
         "file": str(folder.cell_path(key).relative_to(folder.path)),
         "sha256": folder.file_hash(key),
+        **({"perplexity": result.perplexity.as_dict()} if result is not None and result.perplexity is not None else {}),
     }
 
 
@@ -175,6 +176,7 @@ def json_document(plan: Plan, cells: Mapping[CellKey, CellResult], comparisons: 
                 "ci_low": cell.interval.lo,
                 "ci_high": cell.interval.hi,
                 "logprob": cell.logprob,
+                **({"perplexity": cell.perplexity.as_dict()} if cell.perplexity is not None else {}),
             }
             for key, cell in cells.items()
         ],

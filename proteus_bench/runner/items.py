@@ -53,7 +53,7 @@ def plan_suite(name: str) -> SuitePlan:
     """A suite by name or path. SuiteError: exit 2 for an unknown one, exit 3 for an invalid file."""
     from proteus_tasks.suites import load_suite
 
-    suite = load_suite(name, suite_folders(), tasks())
+    suite = load_suite(name, suite_folders(), tasks(), suite_texts())
     data = {task: found for task in suite.tasks if (found := getattr(tasks()[task], "data_sha256", None)) is not None}
     return SuitePlan(
         source=name,
@@ -86,6 +86,15 @@ def suite_folders() -> tuple[Path, ...]:
 
     paths = [getattr(plugin, "suites_path", None) for plugin in Registry("tasks").load()[0].values()]
     return tuple(dict.fromkeys([suites_dir(), *(Path(path) for path in paths if path is not None)]))
+
+
+def suite_texts() -> dict[str, str]:
+    """Suite files by name that plugins carry as text (``suites``): a plugin of one file has no folder for them."""
+    found: dict[str, str] = {}
+    for plugin in Registry("tasks").load()[0].values():
+        for name, text in dict(getattr(plugin, "suites", None) or {}).items():
+            found.setdefault(str(name), str(text))
+    return found
 
 
 def make_item(suite: SuitePlan, task: str, length: int, tokenizer: Any, index: int) -> Any:
@@ -145,10 +154,10 @@ def suite_rows() -> list[dict[str, Any]]:
     """The suites of all plugins, shortest first, for `list`. One that does not load is reported and left out."""
     from proteus_tasks.suites import SuiteError, load_suite, suite_files
 
-    folders, suites = suite_folders(), []
-    for name in suite_files(folders):
+    folders, texts, suites = suite_folders(), suite_texts(), []
+    for name in {**suite_files(folders), **texts}:
         try:
-            suites.append(load_suite(name, folders, tasks()))
+            suites.append(load_suite(name, folders, tasks(), texts))
         except SuiteError as error:
             print(f"left out: {error}", file=sys.stderr)
     suites.sort(key=lambda suite: (suite.length, suite.id))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from proteus_bench.runner.perplexity import Perplexity, perplexity_of
 from proteus_bench.stats import (
     Interval,
     ScoreMatrix,
@@ -39,6 +40,7 @@ class CellResult:
     rows: int
     status: str
     items_sha256: str
+    perplexity: Perplexity | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult
         rows=len(rows),
         status=("complete" if finite else "diverged") if complete else "partial",
         items_sha256=items_digest(rows),
+        perplexity=perplexity_of(rows),
     )
 
 

@@ -36,6 +36,16 @@ class ScorerBlock(_Strict):
     version: str = Name
 
 
+class PerplexityBlock(_Strict):
+    """Perplexity per token of a task of running text, with its 95% interval."""
+
+    value: float = Field(ge=1)
+    ci_low: float | None
+    ci_high: float | None
+    tokens: int = Field(ge=1)
+    bits_per_byte: float = Field(ge=0)
+
+
 class CellBlock(_Strict):
     """One cell. Scores in [0, 1], logprob in nats per gold answer. ``file`` is relative to the run folder."""
 
@@ -54,6 +64,7 @@ class CellBlock(_Strict):
     items_sha256: str | None
     file: str = Name
     sha256: str | None
+    perplexity: PerplexityBlock | None = None
 
 
 class Record(_Strict):

@@ -106,11 +106,14 @@ def suite_files(folders: Sequence[Path] | None) -> dict[str, Path]:
 
 
 def load_suite(
-    name_or_path: str | Path, folders: Sequence[Path] | None = None, tasks: Mapping[str, Task] = TASKS
+    name_or_path: str | Path,
+    folders: Sequence[Path] | None = None,
+    tasks: Mapping[str, Task] = TASKS,
+    texts: Mapping[str, str] | None = None,
 ) -> Suite:
     """A suite of `folders` by name, or any suite file by path (a Path, or text with a slash or ending in .toml).
 
-    `tasks`: those that a suite may list. SuiteError with exit_code 2 for an unknown name or a missing file, 3 for an
+    `tasks`: those that a suite may list; `texts`: suite files by name that lie in no folder. SuiteError with exit_code 2 for an unknown name or a missing file, 3 for an
     invalid file.
     """
     text = str(name_or_path)
@@ -119,10 +122,14 @@ def load_suite(
         if not path.is_file():
             raise SuiteError(f"no suite file {text[:200]}", exit_code=2)
         return parse_suite(_read(path), path.name, tasks)
-    known = suite_files(folders)
-    if text not in known:
-        raise SuiteError(f"unknown suite '{text[:64]}'{nearest(text, known)}; known: {', '.join(sorted(known))}", 2)
-    suite = parse_suite(_read(known[text]), f"{text}.toml", tasks)
+    known, more = suite_files(folders), texts or {}
+    if text in known:
+        suite = parse_suite(_read(known[text]), f"{text}.toml", tasks)
+    elif text in more and len(more[text]) <= MAX_BYTES:
+        suite = parse_suite(more[text].encode("utf-8"), f"{text}.toml", tasks)
+    else:
+        names = sorted({*known, *more})
+        raise SuiteError(f"unknown suite '{text[:64]}'{nearest(text, names)}; known: {', '.join(names)}", 2)
     if suite.id != text:
         raise SuiteError(f"suite {text}.toml: calls itself '{suite.id[:64]}'")
     return suite
