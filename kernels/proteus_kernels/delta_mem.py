@@ -33,12 +33,12 @@ def _open_rows(active: Active | None, gate: str, like_BTNR: Tensor) -> tuple[Ten
     everything = torch.ones(1, length, 1, rank, dtype=torch.bool, device=like_BTNR.device)
     if active is None:
         return everything, everything
-    count = torch.as_tensor(active, device=like_BTNR.device)
+    count = torch.as_tensor(active)
     if count.shape[-1] != length:
         raise ValueError(f"active has {count.shape[-1]} entries for {length} positions")
     if count.numel() and (int(count.min()) < 1 or int(count.max()) > rank):
         raise ValueError(f"active rows must lie in 1..{rank}, got {int(count.min())}..{int(count.max())}")
-    mask = row < count.view(-1, length, 1, 1)
+    mask = row < count.to(row.device).view(-1, length, 1, 1)
     return (
         mask if gate in ("both", "write") else everything,
         mask if gate in ("both", "read") else everything,

@@ -196,13 +196,13 @@ class DeltaMem(nn.Module):
             position=none, pending=none.clone(),
         )  # fmt: skip
 
-    def save_session(self, path: Path) -> None:
+    def save_session(self, path: str | Path) -> None:
         """Write the session (safetensors, the schedule's positions included). UsageError without one."""
         if self.session is None:
             raise UsageError("there is no session to save: commit() one")
         save_tensors(path, _named(self.session), SESSION, self.config, adapter=self._fingerprint())
 
-    def load_session(self, path: Path) -> DeltaMemState:
+    def load_session(self, path: str | Path) -> DeltaMemState:
         """Read a session of this adapter and make it the current one. InvalidFileError for any other file."""
         tensors, config, header = load_tensors(path, SESSION)
         if config != self.config or header.get("adapter") != self._fingerprint():
@@ -222,12 +222,12 @@ class DeltaMem(nn.Module):
         )  # fmt: skip
         return self.session
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the adapter's weights and configuration."""
         save_tensors(path, self.state_dict(), ADAPTER, self.config)
 
     @classmethod
-    def load(cls, model: nn.Module, path: Path) -> DeltaMem:
+    def load(cls, model: nn.Module, path: str | Path) -> DeltaMem:
         """Attach a saved adapter to `model`. InvalidFileError for a damaged file or one of another model."""
         tensors, config, _ = load_tensors(path, ADAPTER)
         adapter = cls(model, config)

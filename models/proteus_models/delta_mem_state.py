@@ -195,17 +195,18 @@ _MOVES: dict[str, Callable[..., None]] = {
 }
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, config: DeltaMemConfig, **extra: str) -> None:
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], kind: str, config: DeltaMemConfig, **extra: str) -> None:
     """One safetensors file with kind and configuration in its header; written beside and renamed."""
     header = {"format": kind, "config": json.dumps(config.as_dict(), sort_keys=True), **extra}
+    path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
     save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, temporary, metadata=header)
     os.replace(temporary, path)
 
 
-def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], DeltaMemConfig, dict[str, str]]:
+def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], DeltaMemConfig, dict[str, str]]:
     """(tensors, configuration, header) of `save_tensors`. InvalidFileError, one line, for anything else."""
-    tensors = read_weights(path)
+    tensors = read_weights(Path(path))
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
@@ -217,7 +218,7 @@ def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], DeltaMemConf
     return tensors, config, header
 
 
-def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+def check_tensors(path: str | Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """InvalidFileError unless names, shapes and kinds agree and every number is finite."""
     for name in sorted(found.keys() | expected.keys()):
         if name not in found or name not in expected or found[name].shape != expected[name].shape:

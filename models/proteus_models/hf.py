@@ -103,6 +103,7 @@ class ProteusForCausalLM(PreTrainedModel, GenerationMixin):
     # State and triangular solve need 32 bits, so the weights keep them too; half precision is autocast's business.
     _keep_in_fp32_modules_strict = ["model"]  # noqa: RUF012
     _is_stateful = True  # generate must not roll the cache back
+    accepts_loss_kwargs = True  # Trainer: forward takes num_items_in_batch
 
     def __init__(self, config: ProteusConfig) -> None:
         super().__init__(config)

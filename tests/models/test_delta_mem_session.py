@@ -75,7 +75,7 @@ def test_a_saved_session_goes_on_bit_for_bit_with_another_copy_of_the_model(mode
     memory.session = random_state(memory, 2)
     model(tokens(2, 13))
     memory.commit()
-    memory.save(tmp_path / "adapter.safetensors")
+    memory.save(str(tmp_path / "adapter.safetensors"))
     memory.save_session(tmp_path / "session.safetensors")
     other = base()
     loaded = DeltaMem.load(other, tmp_path / "adapter.safetensors")
