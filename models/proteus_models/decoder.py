@@ -11,6 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from proteus_bench.errors import UsageError
+from proteus_bench.registry import Registry
 from proteus_bench.schedules import Capacity, CapacityError, DataDependent, Opening
 from proteus_models.comba import CombaMixer
 from proteus_models.config import ModelConfig
@@ -40,6 +42,19 @@ MIXERS: dict[str, type[Mixer]] = {
     "transformer++": TransformerMixer,
     "hope-attention": HopeAttentionMixer,
 }
+
+
+def mixer_class(name: str) -> type[Mixer]:
+    """The mixer of a backbone: ours, or the `mixer` of a plugin under `proteus_bench.models`.
+
+    Raises UsageError for a name that nobody registers and for a plugin that brings no mixer.
+    """
+    if name in MIXERS:
+        return MIXERS[name]
+    mixer = getattr(Registry("models").get(name), "mixer", None)
+    if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
+        raise UsageError(f"the plugin of model {name} brings no mixer: a subclass of proteus_models.mixer.Mixer")
+    return mixer
 
 
 def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
@@ -128,7 +143,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm_mixer = nn.RMSNorm(config.d_model, eps=1e-5)
-        self.mixer = MIXERS[config.mixer](config)
+        self.mixer = mixer_class(config.mixer)(config)
         self.norm_mlp = nn.RMSNorm(config.d_model, eps=1e-5)
         first, *rest = config.chain_hidden or (config.mlp_hidden,)
         self.mlp = SwiGLU(config.d_model, first)
@@ -286,13 +301,13 @@ class DecoderLM(nn.Module):
 
 def evaluated(config: ModelConfig) -> ModelConfig:
     """What a model is along positions: where the schedule counts training steps, everything is open."""
-    if MIXERS[config.mixer].clock == "context":
+    if mixer_class(config.mixer).clock == "context":
         return config
     return replace(config, capacity=Capacity.static(axis=config.capacity.axis, span=config.train_length))
 
 
 def _check(config: ModelConfig) -> None:
-    capacity, axes = config.capacity, MIXERS[config.mixer].axes
+    capacity, axes = config.capacity, mixer_class(config.mixer).axes
     if not axes:
         if not capacity.is_static:
             raise CapacityError(f"{config.mixer} has no fixed state to open block by block: it takes no schedule")
@@ -301,9 +316,9 @@ def _check(config: ModelConfig) -> None:
         raise ValueError(f"{config.mixer} has no {capacity.axis} axis; one of {', '.join(axes)}")
     if capacity.axis == "key" and capacity.gate == "write" and capacity.key_norm != "before_mask":
         raise ValueError("gate=write on the key axis reads with the whole key: key_norm must be before_mask")
-    if MIXERS[config.mixer].clock != "context":
+    if mixer_class(config.mixer).clock != "context":
         if capacity.is_data_dependent:
             raise CapacityError(f"{config.mixer} counts optimizer steps: {capacity.schedule.label} has nothing to look at")
     elif not capacity.is_static:
         capacity.check_axis(config.axis_dim())
-    MIXERS[config.mixer].check(config)
+    mixer_class(config.mixer).check(config)

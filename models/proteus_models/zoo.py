@@ -47,6 +47,7 @@ class Backbone:
     title: str
     scheduled: bool = True
     clock: str = "context"  # what its schedule counts: positions, or optimizer steps (training)
+    mixer: Any = None  # of a plugin: its subclass of proteus_models.mixer.Mixer; ours stand in decoder.MIXERS
 
 
 gdn = Backbone(name="gdn", axes=("value", "key", "head"), memory="matrix", title="Gated DeltaNet")
