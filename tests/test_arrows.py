@@ -32,6 +32,7 @@ ALLOWED = {
         "proteus_bench.errors",
         "proteus_bench.grammar",
         "proteus_bench.registry",
+        "proteus_bench.store.canonical",
     },
 }
 # Only when the function is called: a sub-command of the CLI, a tokenizer that the user names, and data sets from a hub.

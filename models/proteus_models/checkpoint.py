@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from proteus_bench.errors import InvalidFileError
 from proteus_bench.schedules import Capacity
+from proteus_bench.store.canonical import loads_strict
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 
@@ -38,23 +39,12 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON:
             raise InvalidFileError(f"{path}: larger than {MAX_JSON} bytes")
-        data = json.loads(path.read_bytes(), object_pairs_hook=_unique, parse_constant=_refuse)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidFileError(f"{path}: not a readable JSON file ({error})") from error
+        data = loads_strict(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InvalidFileError(f"{path}: not a readable file ({error.strerror or error})") from error
     if not isinstance(data, dict):
         raise InvalidFileError(f"{path}: expected a JSON object")
     return data
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise ValueError("duplicate key")
-    return out
-
-
-def _refuse(text: str) -> Any:
-    raise ValueError(f"{text} is not a number in JSON")
 
 
 def sha256_file(path: Path) -> str:

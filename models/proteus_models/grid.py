@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from proteus_models.train_data import DataConfig, RowSource
 from proteus_models.training_recipe import training_schedule
 from proteus_models.training_schedule import TrainingSchedule
 from proteus_models.zoo import tokenizer as zoo_tokenizer
+from proteus_models.zoo import zoo_root
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -78,8 +80,15 @@ def train_recipe(
         if training is not None:
             card["training_schedule"] = training.as_dict()
         save_checkpoint(target, model, card)
+        _share_tokenizer(zoo)
         written.append(target)
     return written
+
+
+def _share_tokenizer(zoo: Path) -> None:
+    """A zoo of its own answers questions only with the tokenizer that its models were trained with."""
+    if not (zoo / "tokenizer.json").exists():
+        shutil.copyfile(zoo_root() / "tokenizer.json", zoo / "tokenizer.json")
 
 
 def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:

@@ -312,7 +312,7 @@ def from_zoo(
 ) -> tuple[ProteusForCausalLM, PreTrainedTokenizerFast]:
     """A trained model by its folder's name (`gdn+proteus`) and its tokenizer. UsageError when there is none."""
     stem, _, size = name.partition("@")
-    backbone, _, schedule = stem.partition("+")
+    backbone, schedule = zoo.split_name(stem)
     loaded = zoo.load(backbone, schedule or "static", size or zoo.MICRO, seed, capacity)
     tokenizer = fast_tokenizer()
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
