@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hf_models import CASES, FAST, MICRO, gap, greedy, padded, pair, state_gap, tokens
+from hf_models import CASES, FAST, MICRO, config, gap, greedy, padded, pair, state_gap, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from proteus_models.decoder import MIXERS, map_tensors
+from proteus_bench.schedules import Surprise
+from proteus_models.decoder import MIXERS, DecoderLM, map_tensors
+from proteus_models.hf import from_decoder
 from proteus_models.hf_cache import ProteusCache
 
 pytestmark = pytest.mark.hf
@@ -50,6 +53,27 @@ def test_padding_and_a_cut_are_exact_for_every_registered_backbone(mixer: str) -
     assert cache.positions == [5, 14, 9]
     for i, row in enumerate(rows):
         assert gap(out.logits[i, -1], decoder(row[None])[0, -1]) < 1e-12
+
+
+@torch.no_grad()
+def test_a_schedule_that_looks_at_the_data_opens_for_each_row_by_its_own_tokens() -> None:
+    torch.manual_seed(0)
+    base = config("gdn", "value")
+    schedule = Surprise(blocks=4, span=24, every=4, tau=0.2, budget=0.9)
+    decoder = DecoderLM(replace(base, capacity=replace(base.capacity, schedule=schedule))).double().eval()
+    wrapped = from_decoder(decoder)
+    rows = [tokens(n, seed=n) for n in (5, 22, 14)]
+    ids, mask = padded(rows, "left")
+    cache = wrapped(ids[:, :11], attention_mask=mask[:, :11]).past_key_values
+    out = wrapped(ids[:, 11:], attention_mask=mask, past_key_values=cache)
+    opened = []
+    for i, row in enumerate(rows):
+        logits, state = decoder(row[None], return_state=True)
+        assert gap(out.logits[i, -1], logits[0, -1]) < 1e-12
+        group, own = next((g, s) for g, s in cache.groups if i in g)
+        assert own.openings[group.index(i)].k == state.openings[0].k
+        opened.append(state.openings[0].k)
+    assert max(opened) > min(opened)
 
 
 @torch.no_grad()
