@@ -162,7 +162,7 @@ def ends(
     if bounds != SCORE_BOUNDS:
         return lo, hi
     spread = mean * (1 - mean)
-    inside = spread > 0
+    inside = spread > 1e-12  # nearer to an end a mean says nothing of its spread
     # t^2 / n_effective, written so that se = 0 is no special case.
     r = half**2 / np.where(inside, spread, 1.0)
     centre = (mean + r / 2) / (1 + r)
