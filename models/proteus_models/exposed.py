@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from proteus_bench.schedules.capacity import Gate
 from proteus_kernels.matrix import AXIS_DIM
 from proteus_models.decoder import DecoderLM, DecoderState
 from proteus_models.titans import TitansMixer
@@ -91,9 +92,9 @@ class ExposedDecoder:
     def gated_logits(self, gate: str, ids: np.ndarray, carried: bool) -> np.ndarray:
         """The span is shortened so that a short text crosses every unlock. The carried state is that of the open memory
         after the same ids in reverse, with the clock back at the start: what is locked then is not empty."""
-        config = self.model.config
+        config, other = self.model.config, cast(Gate, gate)
         span = max(config.capacity.blocks, ids.shape[1] // 2 // config.capacity.blocks * config.capacity.blocks)
-        small = replace(config, capacity=replace(config.capacity.with_span(span), gate=gate), chunk=8, inner=8)
+        small = replace(config, capacity=replace(config.capacity.with_span(span), gate=other), chunk=8, inner=8)
         copy = _copy(self.model, small)
         state = copy.init_state(len(ids))
         if carried:

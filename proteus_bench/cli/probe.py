@@ -70,7 +70,7 @@ def _with_notes(plan: Any, notes: list[str]) -> Any:
 
 def _run(name: str, plan: Any, folder: Any, workers: int, contexts: int, gates: Any, as_json: bool) -> int:
     from proteus_bench.probes.document import probe_document
-    from proteus_bench.probes.jobs import run_all, state_jobs
+    from proteus_bench.probes.jobs import States, run_all, state_jobs
     from proteus_bench.probes.report import render_report
     from proteus_bench.probes.text import records
     from proteus_bench.runner import document as doc
@@ -83,7 +83,7 @@ def _run(name: str, plan: Any, folder: Any, workers: int, contexts: int, gates: 
     doc.write_timing(plan, folder, done, workers)
     run = doc.run_document(plan, folder, done, cells, comparisons)
     write_json(folder.run_path, run)
-    states: dict[str, Any] = {}
+    states = States({}, {})
     if contexts:
         (folder.path / "state").mkdir(exist_ok=True)
         states = run_all(state_jobs(name, plan, folder.path, contexts), workers)
@@ -97,7 +97,7 @@ def _run(name: str, plan: Any, folder: Any, workers: int, contexts: int, gates: 
     else:
         _show(document)
         print(f"run folder: {folder.path} ({DOCUMENT}, {REPORT}, run.json, items.parquet)")
-    if done.failures:
+    if done.failures or states.defects:
         print(f"proteus-bench: {len(done.failures)} of {len(plan.cells)} cells failed", file=sys.stderr)
         return 1
     missing = sum(plan.questions(key) - len(rows) for key, rows in done.rows.items())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from proteus_bench.probes import measures as m
 from proteus_bench.probes.gates import GateComparison
+from proteus_bench.probes.jobs import States
 from proteus_bench.probes.state_measures import courses, state_measures
 from proteus_bench.probes.text import Record
 from proteus_bench.runner.plan import Plan
@@ -20,19 +21,21 @@ def probe_document(
     plan: Plan,
     run_id: str,
     found: Sequence[Record],
-    states: Mapping[str, Sequence[Mapping[str, Any]]],
+    states: States,
     gates: GateComparison | None = None,
 ) -> dict[str, Any]:
-    """Plain values, no clock in it: the same measurement gives the same bytes. ``states``: finished jobs by model."""
+    """Plain values, no clock in it: the same measurement gives the same bytes."""
     rows = [row for row in m.common(found) if row is not None]
     rows += [row for row in m.capacity(found) if row is not None] if m.loads_of(found) else []
     effects = m.interference(found)
     rows += effects + m.interference_contrasts(found)
-    shown = {name: jobs for name, jobs in states.items() if all(job["exposes_memory"] for job in jobs)}
+    traced = states.by_model
+    shown = {name: jobs for name, jobs in traced.items() if all(job["exposes_memory"] for job in jobs)}
     contexts = {name: [job["contexts"] for job in jobs] for name, jobs in shown.items()}
     unlocks = {name: jobs[0]["unlocks"] for name, jobs in shown.items()}
     notes = [*plan.notes]
-    notes += [f"{name} does not expose its memory: the text side only" for name in states if name not in shown]
+    notes += [f"{name} does not expose its memory: the text side only" for name in traced if name not in shown]
+    notes += [f"the memory of {name} was not traced: {why}" for name, why in states.failures.items()]
     return {
         "schema": SCHEMA,
         "probe": probe,

@@ -84,21 +84,33 @@ def read_state(job: StateJob) -> dict[str, Any] | None:
     return found
 
 
-def run_all(jobs: Sequence[StateJob], workers: int) -> dict[str, list[dict[str, Any]]]:
-    """Finished files by model, seeds in order. A failed job leaves its model out, and is said."""
+@dataclass(frozen=True)
+class States:
+    """Finished files by model, seeds in order. ``failures``: models that could not be traced, and why."""
+
+    by_model: dict[str, list[dict[str, Any]]]
+    failures: dict[str, str]
+    defects: bool = False
+
+
+def run_all(jobs: Sequence[StateJob], workers: int) -> States:
+    """Run what is missing. A model with a failed job is left out, and said; a full disk or a damaged file ends the run."""
     todo = [job for job in jobs if read_state(job) is None]
+    failures: dict[str, str] = {}
+    defects = False
     for job, result in run_jobs(run_state, todo, workers, lambda: None):
         if result.error is None:
             print(f"memory of {job.model} seed {job.seed}: {job.contexts} contexts traced", file=sys.stderr)
             continue
         if result.exit_code in _ABORTING:
             raise _ABORTING[result.exit_code](result.error)
-        print(f"failed: memory of {job.model} seed {job.seed}: {result.error}", file=sys.stderr)
+        failures[job.model] = result.error
+        defects |= bool(result.trace)
         if result.trace:
             print(result.trace, file=sys.stderr)
     found: dict[str, list[dict[str, Any]]] = {}
     for job in jobs:
         done = read_state(job)
-        if done is not None:
+        if done is not None and job.model not in failures:
             found.setdefault(job.model, []).append(done)
-    return found
+    return States(found, failures, defects)

@@ -35,6 +35,12 @@ def measure(name: str, model: str, interval: Interval | None, **where: Any) -> M
     }
 
 
+def scaled(interval: Interval, factor: float) -> Interval:
+    """The interval of a multiple of the mean."""
+    lo, hi = (None if end is None else factor * end for end in (interval.lo, interval.hi))
+    return Interval(factor * interval.mean, lo, hi, interval.n, interval.method, note=interval.note)
+
+
 def models_of(found: Sequence[Record]) -> list[str]:
     """In the order of the run."""
     return list(dict.fromkeys(record.model for record in found))
@@ -71,7 +77,7 @@ def capacity(found: Sequence[Record]) -> Iterator[Measure | None]:
             yield measure("recall_by_load", model, interval, task=task, x=n)
             yield measure("logprob_by_load", model, estimate(mine, "logprob"), task=task, x=n)
             if interval is not None:
-                yield measure("pairs_held", model, _scaled(interval, n), task=task, x=n)
+                yield measure("pairs_held", model, scaled(interval, n), task=task, x=n)
         yield from _by_distance(pick(found, model=model, task="capacity.mqar_16"), model)
         yield from _rewriting(pick(found, model=model), model)
 
@@ -89,11 +95,6 @@ def overload_points(found: Sequence[Record]) -> list[dict[str, Any]]:
             point: Overload = overload([n for n, _ in kept], [interval for _, interval in kept], level)
             points.append({"model": model, **point.as_dict()})
     return points
-
-
-def _scaled(interval: Interval, n: int) -> Interval:
-    lo, hi = (None if end is None else n * end for end in (interval.lo, interval.hi))
-    return Interval(n * interval.mean, lo, hi, interval.n, interval.method, note=interval.note)
 
 
 def _by_distance(found: Sequence[Record], model: str) -> Iterator[Measure | None]:
@@ -150,10 +151,7 @@ def interference_contrasts(found: Sequence[Record]) -> list[Measure]:
                 )
                 # Halved into [-1, 1], where the interval's bounds hold, and doubled again.
                 halved = effect_of(f"{first}|{other}|{name}|{where}|{column}", (a - b) / 2, column)
-                seen = Interval(
-                    2 * halved.mean, *(None if end is None else 2 * end for end in (halved.lo, halved.hi)),
-                    halved.n, halved.method, note=halved.note,
-                )  # fmt: skip
+                seen = scaled(halved, 2)
                 rows.append(measure(f"{name}_contrast", first, seen, other=other, column=column, **where))
     return [row for row in rows if row is not None]
 

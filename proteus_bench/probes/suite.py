@@ -9,6 +9,8 @@ from proteus_bench.errors import UsageError, unknown
 from proteus_bench.runner.items import plan_suite, tasks
 from proteus_bench.store import write_bytes
 
+MARGIN = 64
+"""Tokens by which the smallest lengths of a task's items may differ."""
 PROBES = ("capacity", "interference", "gating")
 
 
@@ -29,9 +31,12 @@ def suite_at(name: str, length: int, tokenizer: Any, folder: Path) -> tuple[str,
 
     suite = plan_suite(name)
     kept, left, least = [], [], 1 << 40
-    for task, _ in suite.counts:
+    for (task, _), count in suite.counts.items():
+        what: dict[str, Any] = {"tokenizer": tokenizer, "data_seed": suite.data_seed, "split": suite.split}
         try:
-            tasks()[task].item(0, length=length, tokenizer=tokenizer, data_seed=suite.data_seed, split=suite.split)
+            if not _fits(tasks()[task], length - MARGIN, what):  # near the edge some items fit and others do not
+                for index in range(count):
+                    tasks()[task].item(index, length=length, **what)
             kept.append(task)
         except LengthBudgetError as error:
             left.append(task)
@@ -50,3 +55,13 @@ def suite_at(name: str, length: int, tokenizer: Any, folder: Path) -> tuple[str,
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(path, render(parse_suite(text.encode(), path.name, tasks()), {}).encode())
     return str(path), left
+
+
+def _fits(task: Any, length: int, what: dict[str, Any]) -> bool:
+    from proteus_tasks import LengthBudgetError
+
+    try:
+        task.item(0, length=max(1, length), **what)
+    except LengthBudgetError:
+        return False
+    return True

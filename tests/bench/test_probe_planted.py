@@ -91,6 +91,16 @@ def test_the_state_tells_the_three_memories_apart(tokenizer, make, kind):
     assert rows["state_proactive", None] == pytest.approx(lost, abs=1e-5)
 
 
+def test_seeds_and_contexts_both_widen_an_interval(tokenizer, make):
+    seeds = [state.collect("capacity", PlantedMemory("overwrite", tokenizer, half), tokenizer, make, 2) for half in (4.0, 6.0)]
+    one, two = (
+        next(r for r in state_measures({"m": s}, {"m": (1,) * 16}) if r["measure"] == "early_share") for s in (seeds[:1], seeds)
+    )
+    assert one["ci_method"] == "item_cluster_t" and two["ci_method"] == "crossed_anova"
+    assert 0 <= two["ci_low"] < two["value"] < two["ci_high"] <= 1
+    assert one["n"] == two["n"] == 2
+
+
 def test_traces_of_an_overwriting_memory_fall_as_they_were_planted(tokenizer, make):
     memory, item = PlantedMemory("overwrite", tokenizer, half=4.0), make("capacity.mqar_16", 0)
     (context,) = state.collect("capacity", memory, tokenizer, make, 1)
