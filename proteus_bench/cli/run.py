@@ -98,12 +98,18 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: 
         found = [r for key, r in rows.items() if key.model == method.text and key.length == longest]
         traces = [row["unlocks"] for part in found for row in part if "unlocks" in row]
         shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params, traces))
-    title = f"{plan.suite.name} (version {plan.suite.version}), score = strict match x 100"
+    running = [(k.model, k.length, k.seed, c.perplexity) for k, c in cells.items() if c.perplexity is not None]
+    scored = "strict match" if not running else "probability of a token" if len(running) == len(cells) else "strict score"
+    title = f"{plan.suite.name} (version {plan.suite.version}), score = {scored} x 100"
     print_report(report_console(), title, scores, [] if compared else comparisons, shown, plan.notes)
     if compared is not None:
         from proteus_bench.compare import table
 
         table.print_report(report_console(), compared, notes=False)
+    if running:
+        from proteus_bench.runner.perplexity import perplexity_lines
+
+        print("\n".join(perplexity_lines(running)))
 
 
 def _print_plan(plan: Any, folder: Any, workers: int, as_json: bool) -> None:

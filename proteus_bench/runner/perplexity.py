@@ -60,7 +60,7 @@ def _exp(value: float) -> float:
 def perplexity_lines(cells: Sequence[tuple[str, int, int, Perplexity]]) -> list[str]:
     """(model, length, seed, perplexity) of each cell as lines for the report."""
     lines = []
-    for model, length, seed, found in cells:
+    for model, length, seed, found in sorted(cells, key=lambda cell: cell[:3]):
         bounds = "" if found.ci_low is None else f" [{found.ci_low:.2f}, {found.ci_high:.2f}]"
         text = f"{model} seed {seed} at {length}: perplexity {found.value:.2f}{bounds}, {found.bits_per_byte:.3f} bits per byte"
         lines.append(text)

@@ -84,6 +84,13 @@ def longbench2_choice(response: str) -> str | None:
     return found[1] if found else None
 
 
+def longbench2_cut(ids: Sequence[int], limit: int) -> list[int]:
+    """LongBench v2's truncation: both halves of `limit` tokens; an odd limit keeps its extra token at the end."""
+    if len(ids) <= limit:
+        return list(ids)
+    return [*ids[: limit // 2], *ids[-limit // 2 :]]
+
+
 def helmet_f1(prediction: str, gold: str) -> tuple[float, float, float]:
     """HELMET: (F1, precision, recall); all 0 when exactly one side is yes, no or noanswer."""
     left, right = longbench_normalize(prediction), longbench_normalize(gold)

@@ -57,7 +57,7 @@ RULES: dict[str, Rule] = {
     "ruler-part@1": lambda r, output: anchors.ruler_part(output, r.accept or r.golds),
     "qa-f1@1": lambda r, output: max(anchors.qa_f1(output, gold) for gold in r.accept or r.golds),
     "babilong@1": lambda r, output: float(
-        anchors.babilong_compare(",".join(r.golds), output, r.question, frozenset(r.labels))
+        anchors.babilong_compare(",".join(r.golds), output, r.question, frozenset(label.lower() for label in r.labels))
     ),
 }
 

@@ -82,7 +82,8 @@ class RetrievalTask(Family):
 
     @property
     def id(self) -> str:
-        return f"retrieval.{self.dataset}{'-fixture' if self.fixture else ''}.{self.variant}.{self.policy}"
+        name = self.dataset.removesuffix("_completion")
+        return f"retrieval.{name}{'-fixture' if self.fixture else ''}.{self.variant}.{self.policy}"
 
     @property
     def data_sha256(self) -> str | None:

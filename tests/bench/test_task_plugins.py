@@ -61,12 +61,12 @@ def test_a_package_of_one_file_gives_tasks_a_suite_and_a_sub_command(site, cli, 
     assert "places.where" in items.tasks()
     suite = items.plan_suite("places")
     assert suite.counts == {("places.where", 512): 50, ("places.where", 2048): 50}
-    done = cli("run", "--model", "gdn", "--suite", "places", "--limit", "2", "--out", "out", "--workers", "1", "--json")
+    done = cli("run", "--model", "gdn", "--suite", "places", "--limit", "1", "--seeds", "1", "--out", "out", "--json")
     assert done.returncode == 0, done.stderr
     cells = json.loads(done.stdout)["cells"]
     assert {(cell["task"], cell["length"], cell["n"]) for cell in cells} == {
-        ("places.where", 512, 2),
-        ("places.where", 2048, 2),
+        ("places.where", 512, 1),
+        ("places.where", 2048, 1),
     }
     logs = [path for path in (tmp_path / "out/cells").glob("*2048*s0*.jsonl") if "seconds" not in path.name]
     rows = [row for path in logs for row in read_log(path)]
