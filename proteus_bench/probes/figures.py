@@ -3,86 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from proteus_bench.probes.drawing import BLOCK_TICKS, Drawing, Figure, Row, point, table
 from proteus_bench.probes.state import SEGMENTS
-from proteus_bench.probes.svg import Axis, Box, Point, Series, dot_chart, heat_map, line_chart, number
+from proteus_bench.probes.svg import Axis, Point, Series, dot_chart, heat_map, line_chart, number
 
-Row = Mapping[str, Any]
-BLOCK_TICKS = [(i, str(i + 1)) for i in (0, 3, 7, 11, 15)]
 COLUMNS = 32
-
-
-@dataclass(frozen=True)
-class Figure:
-    """``reading``: what to see and how it was measured. ``panels``: SVG. ``legend``: (name, colour, dashed).
-
-    table: header and rows of the numbers behind it.
-    """
-
-    title: str
-    reading: str
-    panels: Sequence[str]
-    legend: Sequence[tuple[str, int, bool]]
-    table: tuple[Sequence[str], Sequence[Sequence[str]]]
-
-
-class Drawing:
-    """A probe document with the look-ups that the figures need."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self.document = document
-        self.rows: Sequence[Row] = document["measures"]
-        self.models = [method["model"] for method in document["methods"]]
-        self.color = {model: i for i, model in enumerate(self.models)}
-        self.length = max(document["lengths"])
-
-    def find(self, name: str, **wanted: Any) -> list[Row]:
-        """Rows of one measure whose fields have these values."""
-        return [r for r in self.rows if r["measure"] == name and all(r.get(k) == v for k, v in wanted.items())]
-
-    def layers(self, name: str) -> list[int]:
-        """Layers in which a measure was taken."""
-        return sorted({row["layer"] for row in self.find(name)})
-
-    def legend(self, models: Sequence[str] | None = None) -> list[tuple[str, int, bool]]:
-        """All models with their colours."""
-        return [(model, self.color[model], False) for model in models or self.models]
-
-    def series(self, name: str, scale: float = 1.0, **wanted: Any) -> list[Series]:
-        """One line a model over ``x``."""
-        lines = [
-            Series(model, [point(row, scale) for row in self.find(name, model=model, **wanted)], self.color[model])
-            for model in self.models
-        ]
-        return [line for line in lines if line.points]
-
-    def unlock_places(self) -> list[float]:
-        """Where the first scheduled model's blocks open, in insertion blocks (0 = the context's start)."""
-        for method in self.document["methods"]:
-            course = self.document["courses"].get(method["model"])
-            if course and any(at > 1 for at in course["unlocks"]):
-                total = course["marks"][-1]
-                return [SEGMENTS * (at - 1) / total - 0.5 for at in course["unlocks"] if 1 < at <= total]
-        return []
-
-
-def point(row: Row, scale: float = 1.0) -> Point:
-    """A measure as a point of a plot."""
-    lo, hi = (None if row[end] is None else scale * row[end] for end in ("ci_low", "ci_high"))
-    return Point(row.get("x", 0), scale * row["value"], lo, hi)
-
-
-def table(rows: Sequence[Row], fields: Sequence[str], scale: float = 1.0) -> tuple[list[str], list[list[str]]]:
-    """Numbers behind a figure."""
-    body = []
-    for row in rows:
-        lo, hi = row["ci_low"], row["ci_high"]
-        span = row["note"] or "none" if lo is None or hi is None else f"[{scale * lo:.4g}, {scale * hi:.4g}]"
-        value = f"{scale * row['value']:.4g}"
-        body.append([str(row.get(field, "")) for field in fields] + [value, span, str(row["n"])])
-    return [*fields, "value", "95% interval", "n"], body
+"""Steps of the context in a map of the memory over time."""
 
 
 def figures(document: Mapping[str, Any]) -> list[Figure]:
@@ -108,9 +36,11 @@ def _capacity(d: Drawing) -> Iterator[Figure]:
         "here, a memory that is overloaded falls. Right: log-probability of the right value, which separates models long "
         "before whole answers do. Bands are 95% intervals.",
         [
-            line_chart("recall", d.series("recall_by_load", 100), x, Axis("recall, %", 0, 100), rule=(90, "90%")),
-            line_chart("pairs held", d.series("pairs_held"), x, Axis("recall x pairs", 0)),
-            line_chart("log-probability", d.series("logprob_by_load"), x, Axis("nats a value")),
+            [
+                line_chart("recall", d.series("recall_by_load", 100), x, Axis("recall, %", 0, 100), rule=(90, "90%")),
+                line_chart("pairs held", d.series("pairs_held"), x, Axis("recall x pairs", 0)),
+                line_chart("log-probability", d.series("logprob_by_load"), x, Axis("nats a value")),
+            ]
         ],
         d.legend(),
         table(rows, ("model", "x"), 100),
@@ -138,7 +68,7 @@ def _effects(d: Drawing) -> Iterator[Figure]:
         "Recall of a set alone less recall of the same facts, at the same places, with the other set in the context: to the "
         "right of zero the other set destroys. Retroactive: set B follows A. Proactive: set A stood before B. Paired by item; "
         "bars are 95% intervals.",
-        panels,
+        [panels],
         d.legend(),
         table(rows, ("measure", "model", "task", "column")),
     )
@@ -167,7 +97,7 @@ def _contrasts(d: Drawing) -> Iterator[Figure]:
         "Does the schedule protect?",
         f"What interference costs {d.models[0]} less what it costs each other model, on the same seeds and items: to the left "
         "of zero it protects. Note that a model that answers little has little to lose.",
-        panels,
+        [panels],
         d.legend(d.models[1:]),
         table(rows, ("measure", "model", "other", "task", "column")),
     )
@@ -188,7 +118,7 @@ def _by_block(d: Drawing) -> Iterator[Figure]:
             f"When was it written? {task}",
             "Recall by the sixteenth of the context in which the fact stands, the first on the left. Marks along the top edge: "
             "where a block of the scheduled memory opens.",
-            panels,
+            [panels],
             d.legend(),
             table(d.find("recall_by_block", task=task), ("model", "role", "x"), 100),
         )
@@ -208,8 +138,10 @@ def _forgetting(d: Drawing) -> Iterator[Figure]:
         "How long does it keep?",
         "Recall of one of sixteen pairs against the distance between the fact and the end of the context; bins double.",
         [
-            line_chart("recall", d.series("recall_by_distance", 100), x, Axis("recall, %", 0, 100)),
-            line_chart("log-probability", d.series("logprob_by_distance"), x, Axis("nats a value")),
+            [
+                line_chart("recall", d.series("recall_by_distance", 100), x, Axis("recall, %", 0, 100)),
+                line_chart("log-probability", d.series("logprob_by_distance"), x, Axis("nats a value")),
+            ]
         ],
         d.legend(),
         table(rows, ("model", "x"), 100),
@@ -235,7 +167,7 @@ def _rewriting(d: Drawing) -> Iterator[Figure]:
         "Can it be corrected?",
         "A key is written in the first half of the context and again, with another value, in the second: the last value counts. "
         "Control: keys written once at the places of the last values.",
-        [dot_chart("rewritten keys, points", lines, Axis("points"))],
+        [[dot_chart("rewritten keys, points", lines, Axis("points"))]],
         d.legend(),
         table([*rows, *d.find("stale")], ("measure", "model", "task"), 100),
     )
@@ -246,12 +178,15 @@ def _memory_lines(d: Drawing) -> Iterator[Figure]:
     if not rows:
         return
     x = Axis("insertion block of the fact", -0.5, SEGMENTS - 0.5, BLOCK_TICKS)
-    panels = []
+    panels, marks = [], d.unlock_places()
     for layer in d.layers("state_retained"):
-        kept = d.series("state_retained", layer=layer)
-        panels.append(line_chart(f"layer {layer}: left at the end", kept, x, Axis("part of the trace"), rule=(1, "all of it")))
+        kept, all_of_it = d.series("state_retained", layer=layer), (1, "all of it")
+        low, high = _window(kept)
+        part = Axis("part of the trace", low, high)
+        left = line_chart(f"layer {layer}: left at the end", _cut(kept, low, high), x, part, rule=all_of_it, verticals=marks)
         strength = [_without_bands(line) for line in d.series("state_written", layer=layer)]
-        panels.append(line_chart(f"layer {layer}: strength of writing", strength, x, Axis("norm of the trace", 0)))
+        wide = line_chart(f"layer {layer}: strength of writing", strength, x, Axis("norm of the trace", 0), verticals=marks)
+        panels.append([left, wide])
     yield Figure(
         "What is left of it in the memory?",
         "The same context twice, with the value of one fact exchanged: the difference of the two memories right behind the fact "
@@ -261,6 +196,22 @@ def _memory_lines(d: Drawing) -> Iterator[Figure]:
         d.legend(),
         table(rows, ("model", "layer", "x")),
     )
+
+
+def _window(lines: Sequence[Series]) -> tuple[float, float]:
+    """Where the means are, with room; a band that is far wider than all of them would flatten them."""
+    means = [p.y for line in lines for p in line.points]
+    return min(-0.25, min(means) - 0.25), max(1.25, max(means) + 0.25)
+
+
+def _cut(lines: Sequence[Series], low: float, high: float) -> list[Series]:
+    """Bands cut at the edges of the plot."""
+
+    def inside(value: float | None) -> float | None:
+        return None if value is None else min(high, max(low, value))
+
+    cut = [Series(s.name, [Point(p.x, p.y, inside(p.lo), inside(p.hi)) for p in s.points], s.color) for s in lines]
+    return cut
 
 
 def _without_bands(line: Series) -> Series:
@@ -294,7 +245,7 @@ def _sets(d: Drawing) -> Iterator[Figure]:
         "Traces as above: what is left of A's facts at the end with B's facts behind them, and with prose in B's place; how much "
         "weaker B is written when A stood before it; and how far the keys of both sets point the same way (squared cosine). "
         "Read-out errors of A's keys are in the table.",
-        panels,
+        [panels],
         d.legend(),
         table(rows, ("measure", "model", "layer")),
     )
@@ -315,12 +266,14 @@ def _occupancy(d: Drawing) -> Iterator[Figure]:
         for layer in range(len(next(iter(courses.values()))["energy"][0])):
             grids = {model: _columns(course, kind, layer) for model, course in courses.items()}
             top = max((v for grid in grids.values() for column in grid for v in column), default=1.0)
+            row = []
             for model, grid in grids.items():
                 total = courses[model]["marks"][-1]
                 steps = [at - 1 for at in courses[model]["unlocks"]]
                 x = Axis("position in the context", 0, total)
                 opened = steps if any(steps) else ()
-                panels.append(heat_map(f"{model}, layer {layer + 1}", grid, x, "block", top=top, steps=opened))
+                row.append(heat_map(f"{model}, layer {layer + 1}", grid, x, "block", top=top, steps=opened))
+            panels.append(row)
         yield Figure(title, reading, panels, (), ((), ()))
 
 
@@ -337,17 +290,18 @@ def _shares(d: Drawing) -> Iterator[Figure]:
     if not rows:
         return
     x = Axis("part of the text", -0.5, SEGMENTS - 0.5, BLOCK_TICKS)
-    panels: list[str] = []
+    panels: list[list[str]] = []
     for layer in d.layers("state_share"):
         even = (100 / SEGMENTS, "even")
         lines = d.series("state_share", 100, layer=layer)
-        panels.append(line_chart(f"layer {layer}", lines, x, Axis("share of the final memory, %", 0), rule=even))
+        row = [line_chart(f"layer {layer}", lines, x, Axis("share of the final memory, %", 0), rule=even)]
         grids = {model: d.document["courses"][model]["share"][layer - 1] for model in d.models if model in d.document["courses"]}
         top = max(v for grid in grids.values() for column in grid for v in column)
         ticks = [(i + 0.5, str(i + 1)) for i in (0, 3, 7, 11, 15)]
         for model, grid in grids.items():
             axis = Axis("part of the text", 0, SEGMENTS, ticks)
-            panels.append(heat_map(f"{model}, layer {layer}", grid, axis, "memory block", top=top, box=Box(right=58)))
+            row.append(heat_map(f"{model}, layer {layer}", grid, axis, "memory block", top=top))
+        panels.append(row)
     yield Figure(
         "Who wrote the memory?",
         "Each sixteenth of the text is exchanged for other text, and the change of the final memory is measured: its share of all "
@@ -371,7 +325,7 @@ def _pollution(d: Drawing) -> Iterator[Figure]:
     yield Figure(
         "What stands in a block before it opens?",
         "Energy of each block at the token before its unlock, over its energy at the end. Zero where writes are gated.",
-        panels,
+        [panels],
         d.legend(),
         table(rows, ("model", "layer", "x"), 100),
     )

@@ -14,6 +14,7 @@ from proteus_bench.stats import Interval, cluster_mean_ci, crossed_anova, paired
 
 Measure = dict[str, Any]
 LEVELS = (0.9, 0.5)
+NOT_SEPARABLE = "not separable from none"
 _LOAD = re.compile(r"capacity\.mqar_(\d+)")
 _SETS = re.compile(r"interference\.a(\d+)_b(\d+)(?:_gap(\d+))?")
 
@@ -172,29 +173,40 @@ def _effects(found: Sequence[Record]) -> Iterator[tuple[str, list[Record], list[
 
 
 def sentences(rows: Sequence[Measure]) -> list[str]:
-    """What the interference rows show, in words."""
+    """What the interference rows show, in words: points of recall, and nats, which show it long before."""
     words = {
-        "retroactive": "{b} facts behind {a} cost {what} of the recall of the earlier ones",
-        "proactive": "{a} facts before {b} cost {what} of the recall of the later ones",
+        "retroactive": "{b} facts behind {a} cost the earlier ones {points} and {nats}",
+        "proactive": "{a} facts before {b} cost the later ones {points} and {nats}",
     }
     found = []
     for row in rows:
         if row["measure"] not in words or row["column"] != "strict":
             continue
+        same = ("measure", "model", "task")
+        nats = next((r for r in rows if r["column"] == "logprob" and all(r[k] == row[k] for k in same)), None)
         gap = f" ({row['gap']}% of the window between them)" if row["gap"] else ""
-        lo, hi = row["ci_low"], row["ci_high"]
-        span = f"[{100 * lo:+.1f}, {100 * hi:+.1f}]" if lo is not None and hi is not None else f"({row['note']})"
-        what = f"{100 * row['value']:+.1f} points {span}"
-        text = words[row["measure"]].format(a=row["a"], b=row["b"], what=what)
-        found.append(f"{row['model']}: {text}{gap}: {outcome(row)}")
+        shown = {"points": f"{amount(row, 100)} points of recall", "nats": "no finite log-probability"}
+        verdicts = [outcome(row)]
+        if nats is not None:
+            shown["nats"] = f"{amount(nats, 1, digits=2)} nats"
+            verdicts.append(outcome(nats))
+        said = verdicts[0] if len(set(verdicts)) == 1 else f"{verdicts[0]} in points, {verdicts[1]} in nats"
+        found.append(f"{row['model']}: {words[row['measure']].format(a=row['a'], b=row['b'], **shown)}{gap}: {said}")
     return found
+
+
+def amount(row: Measure, scale: float, digits: int = 1) -> str:
+    """A difference with its interval, or why there is none."""
+    lo, hi = row["ci_low"], row["ci_high"]
+    span = f"({row['note']})" if lo is None or hi is None else f"[{scale * lo:+.{digits}f}, {scale * hi:+.{digits}f}]"
+    return f"{scale * row['value']:+.{digits}f} {span}"
 
 
 def outcome(row: Measure) -> str:
     """interference, facilitation, or not separable from none: by whether the interval leaves zero out."""
     lo, hi = row["ci_low"], row["ci_high"]
     if lo is None or hi is None or lo <= 0 <= hi:
-        return "not separable from none"
+        return NOT_SEPARABLE
     return "interference" if lo > 0 else "the other set helps"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proteus_bench.probes.figures import figures
+from proteus_bench.probes.measures import NOT_SEPARABLE, amount, outcome
 from proteus_bench.probes.svg import swatch
 
 _TITLES = {
@@ -37,13 +38,13 @@ th,td{padding:3px 12px 3px 0;text-align:left;border-bottom:1px solid var(--line)
 th{color:var(--soft);font-weight:600}
 summary{cursor:pointer;color:var(--soft);font-size:13.5px}
 ul{margin:0 0 8px;padding-left:20px}li{margin:2px 0;max-width:100ch}
-.same{color:var(--good);font-weight:600}
+.same{color:var(--good);font-weight:600}.clear{font-weight:600}
 svg text{fill:var(--ink);font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 svg .small{fill:var(--soft);font-size:11px}svg .title{font-weight:600;font-size:12.5px}
 .grid{stroke:var(--line);stroke-width:1;fill:none}.axis,.tick{stroke:var(--soft);stroke-width:1;fill:none}
 .rule{stroke:var(--soft);stroke-dasharray:5 4;fill:none}.zero{stroke:var(--soft);fill:none}
 .unlock{stroke:var(--soft);stroke-width:1.5;fill:none}
-.stairs{stroke:var(--s1);stroke-width:2;fill:none;stroke-linejoin:round}
+.stairs{stroke:var(--ink);stroke-width:1.6;fill:none;stroke-linejoin:round}
 .heat{fill:var(--heat)}
 .line,.whisker{fill:none;stroke-width:2;stroke-linejoin:round}.dashed{stroke-dasharray:6 4}
 .mark{stroke:var(--card);stroke-width:1}.band{fill-opacity:.13;stroke:none}
@@ -63,7 +64,10 @@ _PAGE = """<!doctype html>
 <h1>{{ title }}</h1>
 <p class="soft">Probe <b>{{ d.probe }}</b> of {{ names }}; suite {{ d.suite.name }} (version {{ d.suite.version }}),
 {{ lengths }} tokens. Run {{ d.run_id[:12] }}.</p>
-{% if d.sentences %}<section><h2>In words</h2><ul>{% for s in d.sentences %}<li>{{ s }}</li>{% endfor %}</ul></section>{% endif %}
+{% if effects %}<section><h2>What is lost to the other set?</h2><div class="scroll"><table>
+<tr><th>model</th><th>facts</th><th>points of recall</th><th></th><th>nats of the right value</th><th></th></tr>
+{% for e in effects %}<tr><td>{{ e.model }}</td><td>{{ e.what }}</td>{% for a in e.amounts %}<td>{{ a.text }}</td>
+<td{% if a.bold %} class="clear"{% endif %}>{{ a.outcome }}</td>{% endfor %}</tr>{% endfor %}</table></div></section>{% endif %}
 {% if d.gates %}<section><h2>Which gates are one function?</h2>
 <p>Logits of the same random tokens under every gate, on the same weights, in float64: the largest difference over the largest
 logit. From the start: how items are asked. From a used state: the open memory after another text, with the clock at the
@@ -81,7 +85,7 @@ load whose own recall interval includes the level.</p>
 {% for f in figures %}<section><h2>{{ f.title }}</h2><p class="soft">{{ f.reading }}</p>
 {% if f.legend %}<div class="legend">{% for name, color, dashed in f.legend %}<span>{{ swatch(color, dashed) }}{{ name }}</span>
 {% endfor %}</div>{% endif %}
-<div class="panels">{% for panel in f.panels %}{{ panel }}{% endfor %}</div>
+{% for row in f.panels %}<div class="panels">{% for panel in row %}{{ panel }}{% endfor %}</div>{% endfor %}
 {% if f.table[1] %}<details><summary>numbers</summary><div class="scroll"><table><tr>
 {% for name in f.table[0] %}<th>{{ name }}</th>{% endfor %}</tr>
 {% for row in f.table[1] %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
@@ -106,7 +110,7 @@ def render_report(document: Mapping[str, Any]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     drawn = [
         {
-            "title": f.title, "reading": f.reading, "panels": [Markup(panel) for panel in f.panels],
+            "title": f.title, "reading": f.reading, "panels": [[Markup(panel) for panel in row] for row in f.panels],
             "legend": f.legend, "table": f.table,
         }
         for f in figures(document)
@@ -115,6 +119,7 @@ def render_report(document: Mapping[str, Any]) -> str:
     return environment.from_string(_PAGE).render(
         d=document,
         figures=drawn,
+        effects=_effects(document),
         title=_TITLES.get(document["probe"], "Probe"),
         names=", ".join(method["model"] for method in document["methods"]),
         lengths=", ".join(f"{length:,}" for length in document["lengths"]),
@@ -132,3 +137,19 @@ def _same(gates: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     if any(pair <= set(group) for group in gates["classes_carried"]):
         return "one function"
     return "one function from the start" if any(pair <= set(group) for group in gates["classes"]) else ""
+
+
+def _effects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The interference rows as lines of a table, points and nats side by side."""
+    words = {"retroactive": "A={a}, then B={b}: A lost", "proactive": "B={b}, after A={a}: B lost"}
+    rows = [row for row in document["measures"] if row["measure"] in words]
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        gap = f", {row['gap']}% apart" if row["gap"] else ""
+        key = (row["model"], row["measure"], row["task"])
+        what = words[row["measure"]].format(a=row["a"], b=row["b"]) + gap
+        line = lines.setdefault(key, {"model": row["model"], "what": what, "amounts": []})
+        scale, digits = (100, 1) if row["column"] == "strict" else (1, 2)
+        said = outcome(row)
+        line["amounts"].append({"text": amount(row, scale, digits), "outcome": said, "bold": said != NOT_SEPARABLE})
+    return list(lines.values())
