@@ -10,6 +10,7 @@ import numpy as np
 
 from proteus_bench.compare.load import Candidate
 from proteus_bench.errors import BenchError
+from proteus_bench.render.strip import active_share
 from proteus_bench.schedules import Capacity
 
 # Fractions that differ by less are equal budgets: one percent of the state, below what rounding of unlock times gives.
@@ -22,7 +23,8 @@ MAX_POSITIONS = 1 << 24
 class Budget:
     """Mean active fraction in (0, 1]: over the schedule's span, and by length over the contexts that were read.
 
-    None where it is not known beforehand: a schedule that is not installed, or one that depends on the data.
+    Measured on the items where the data opened the blocks. None where it is not known: a schedule that is not installed,
+    or a span that no context filled.
     """
 
     span: float | None
@@ -30,16 +32,23 @@ class Budget:
 
 
 def budget_of(candidate: Candidate) -> Budget:
-    """The budget of a method over the lengths it was run on."""
+    """The budget of a method over the lengths it was run on: measured where the data opened the blocks."""
     capacity = candidate.evaluated
-    return Budget(_fraction(capacity, None), {length: _fraction(capacity, length) for length in candidate.lengths})
+    here = {length: _fraction(capacity, length, candidate.traces.get(length, ())) for length in candidate.lengths}
+    if capacity is None or not capacity.is_data_dependent:
+        return Budget(_fraction(capacity, None, ()), here)
+    far = [length for length in candidate.lengths if length >= capacity.span]
+    traces = candidate.traces.get(far[0], ()) if far else ()
+    return Budget(_fraction(capacity, capacity.span, traces), here)
 
 
-def _fraction(capacity: Capacity | None, length: int | None) -> float | None:
+def _fraction(capacity: Capacity | None, length: int | None, traces: Sequence[tuple[int, ...]]) -> float | None:
     if capacity is None:
         return None
     if capacity.is_static:
         return 1.0
+    if capacity.is_data_dependent:
+        return active_share(capacity, length, traces) if traces and length else None
     if not capacity.schedule.monotone and (length or capacity.span) > MAX_POSITIONS:
         return None
     try:
@@ -49,15 +58,13 @@ def _fraction(capacity: Capacity | None, length: int | None) -> float | None:
 
 
 def budget_words(a: Candidate, b: Candidate) -> tuple[str, bool | None]:
-    """One line on whether a and b had equal capacity, and the answer (None: not known beforehand)."""
+    """One line on whether a and b had equal capacity, and the answer (None: not known)."""
     left, right = budget_of(a), budget_of(b)
-    places: list[tuple[str, float | None, float | None]] = [
-        (f"over {length:,} tokens", left.here[length], right.here[length])
-        for length in sorted(left.here.keys() & right.here.keys())
-    ]
+    lengths = sorted(left.here.keys() & right.here.keys())
+    places = [(f"over {length:,} tokens", left.here[length], right.here[length]) for length in lengths]
+    if not places or any(x is None or y is None for _, x, y in places):
+        return f"capacity of {a.name} and {b.name}: not known, so not equal by construction", None
     places.append(("over the span", left.span, right.span))
-    if any(x is None or y is None for _, x, y in places):
-        return f"capacity of {a.name} and {b.name}: not known beforehand, so not equal by construction", None
     known = [(where, x, y) for where, x, y in places if x is not None and y is not None]
     unequal = [(where, x, y) for where, x, y in known if abs(x - y) > TOLERANCE]
     size = _size_words(a, b)

@@ -12,6 +12,7 @@ from typing import Any
 from proteus_bench.errors import BenchError, InvalidFileError
 from proteus_bench.registry import Registry, schedule_classes
 from proteus_bench.schedules import Capacity
+from proteus_bench.schedules.base import MAX_BLOCKS
 from proteus_bench.store import digest, read_log
 from proteus_bench.store.canonical import file_digest
 from proteus_bench.store.run_file import CellBlock, Record, RunFile, read_run_file
@@ -59,6 +60,7 @@ class Candidate:
     cells: Cells = field(default_factory=dict)
     missing: list[tuple[int, str, int, str]] = field(default_factory=list)
     limited: bool = False
+    traces: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     evaluated: Capacity | None = None
     memory: str = "mlp"
 
@@ -197,10 +199,14 @@ def _add_cell(where: str, folder: Path, home: Candidate, seed: int, cell: CellBl
     by_seed = home.cells.setdefault(place, {})
     if seed in by_seed:
         raise InvalidFileError(f"{where}: {cell.task} at {cell.length} stands twice")
-    by_seed[seed] = _item_scores(f"{where}, {cell.task} at {cell.length}", folder, cell)
+    rows = _checked_rows(f"{where}, {cell.task} at {cell.length}", folder, cell)
+    by_seed[seed] = _item_scores(f"{where}, {cell.task} at {cell.length}", cell, rows)
+    traces = {row["item"]: tuple(row["unlocks"]) for row in rows if row.get("unlocks") is not None}
+    if traces:
+        home.traces.setdefault(cell.length, []).extend(traces.values())
 
 
-def _item_scores(where: str, folder: Path, cell: CellBlock) -> dict[str, ItemScore]:
+def _checked_rows(where: str, folder: Path, cell: CellBlock) -> list[dict[str, Any]]:
     path = folder / cell.file
     if Path(cell.file).is_absolute() or ".." in Path(cell.file).parts or path.is_symlink() or not path.is_file():
         raise InvalidFileError(f"{where}: {cell.file[:200]} is no file of the run folder")
@@ -211,10 +217,15 @@ def _item_scores(where: str, folder: Path, cell: CellBlock) -> dict[str, ItemSco
     rows = read_log(path)
     if len(rows) != cell.rows:
         raise InvalidFileError(f"{where}: {len(rows)} rows where run.json says {cell.rows}")
+    for row in rows:
+        _check_row(where, row)
+    return rows
+
+
+def _item_scores(where: str, cell: CellBlock, rows: list[dict[str, Any]]) -> dict[str, ItemScore]:
     grouped: dict[str, list[dict[str, Any]]] = {}
     places = set()
     for row in rows:
-        _check_row(where, row)
         places.add((row["item"], row["question"]))
         grouped.setdefault(row["item"], []).append(row)
     if len(places) != len(rows) or len(grouped) != cell.n:
@@ -234,6 +245,14 @@ def _check_row(where: str, row: dict[str, Any]) -> None:
         raise InvalidFileError(f"{where}: a score is not a number between 0 and 1")
     if logprob is not None and (isinstance(logprob, bool) or not isinstance(logprob, int | float)):
         raise InvalidFileError(f"{where}: a log-probability is not a number")
+    unlocks = row.get("unlocks")
+    if unlocks is not None and not (
+        isinstance(unlocks, list)
+        and len(unlocks) <= MAX_BLOCKS
+        and all(type(t) is int and t > 0 for t in unlocks)
+        and unlocks == sorted(unlocks)
+    ):
+        raise InvalidFileError(f"{where}: the positions at which blocks opened are no ascending numbers")
 
 
 def _mean(where: str, item: str, rows: list[dict[str, Any]]) -> ItemScore:
@@ -254,6 +273,8 @@ def _merge(home: Candidate, new: Candidate) -> None:
     home.runs += [run for run in new.runs if run not in home.runs]
     home.versions |= new.versions
     home.limited |= new.limited
+    for length, traces in new.traces.items():
+        home.traces.setdefault(length, []).extend(traces)
     for place, by_seed in new.cells.items():
         held = home.cells.setdefault(place, {})
         for seed, items in by_seed.items():

@@ -143,8 +143,9 @@ def _strips(methods: Sequence[MethodLine], console: Console, width: int) -> dict
         capacity = m.candidate.evaluated
         length = max(m.candidate.lengths, default=0)
         if capacity is not None and length and capacity.schedule.monotone:
-            train = m.candidate.first.train_length
-            found[m.candidate.name] = schedule_strip(capacity, length, train, width, encoding.startswith("utf"))
+            train, traces = m.candidate.first.train_length, m.candidate.traces.get(length, ())
+            unicode = encoding.startswith("utf")
+            found[m.candidate.name] = schedule_strip(capacity, length, train, width, unicode, traces)
     return found
 
 

@@ -140,7 +140,7 @@ def test_a_schedule_that_is_not_installed_has_no_known_budget(make_run):
     run["run_id"] = run_id_of([r["record_id"] for r in run["records"]])
     (folder / "run.json").write_text(json.dumps(run))
     report = compare_runs([folder])
-    assert "not known beforehand" in report.suites[0].capacity[0]
+    assert "not known" in report.suites[0].capacity[0]
     assert document(report)["comparisons"][0]["equal_capacity"] is None
 
 
