@@ -85,6 +85,11 @@ def methods(factor: float) -> None:
             designs = [Design("normal", seeds, items, 0.0, 0.03) for seeds in SEEDS]
             count = int(factor * replications / (1 if items < 100 else 2))
             row(name, items, *(f"{100 * coverage(hits, d, max(20, count)):.1f}" for d in designs))
+    print("\nSeeds that differ much (sd .08, N = 500)\n")
+    head("method", "", "S = 3", "S = 5", "S = 8")
+    for name, hits, replications in (("crossed variance", anova_hits, 2000), ("pigeonhole", pigeonhole_hits, 600)):
+        designs = [Design("normal", seeds, 500, 0.0, 0.08) for seeds in SEEDS]
+        row(name, "", *(f"{100 * coverage(hits, d, max(20, int(factor * replications))):.1f}" for d in designs))
 
 
 def suite(factor: float) -> None:
