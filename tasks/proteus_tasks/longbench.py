@@ -113,11 +113,11 @@ class LongBenchTask(Family):
     @property
     def data_sha256(self) -> str | None:
         """sha256 of the rows that were loaded; None for a fixture, which is part of the program."""
-        return None if self.fixture else load_rows(self.name, self.data_dir)[2]
+        return None if self.fixture else load_rows(self.name, sources.folder_of(self.data_dir))[2]
 
     def size(self, split: str = "test") -> int | None:
         """How many items there are; None for a fixture, which has one for any index."""
-        return None if self.fixture else len(load_rows(self.name, self.data_dir)[0])
+        return None if self.fixture else len(load_rows(self.name, sources.folder_of(self.data_dir))[0])
 
     def item(
         self,
@@ -146,7 +146,7 @@ class LongBenchTask(Family):
             return _row(fixtures_qa.longbench(self.name, draft.split, number), number), "fixture", None
         if draft.split != "test":
             raise TaskError(f"{self.id}: the data set has one split, which serves as 'test'")
-        rows, origin, digest = load_rows(self.name, self.data_dir)
+        rows, origin, digest = load_rows(self.name, sources.folder_of(self.data_dir))
         if draft.index >= len(rows):
             raise TaskError(f"{self.id}: {len(rows)} items, item {draft.index} is asked")
         return rows[order(len(rows), "test", draft.data_seed)[draft.index]], origin, digest

@@ -75,14 +75,14 @@ class PerplexityTask(Family):
     @property
     def data_sha256(self) -> str | None:
         """sha256 of the user's text; None for the shipped prose."""
-        return None if self.text == "prose" else own_text(self.data_dir).sha256
+        return None if self.text == "prose" else own_text(sources.folder_of(self.data_dir)).sha256
 
     def size(self, split: str = "test") -> int:
         """How many windows there are."""
         return len(self._stream(split).units) // (GOLD_UNITS + 1)
 
     def _stream(self, split: str) -> Haystack:
-        return prose(split) if self.text == "prose" else own_text(self.data_dir)
+        return prose(split) if self.text == "prose" else own_text(sources.folder_of(self.data_dir))
 
     def item(
         self,

@@ -88,11 +88,11 @@ class RetrievalTask(Family):
     @property
     def data_sha256(self) -> str | None:
         """sha256 of the rows that were loaded; None for a fixture, which is part of the program."""
-        return None if self.fixture else load_rows(self.dataset, False, "test", self.data_dir).sha256
+        return None if self.fixture else load_rows(self.dataset, False, "test", sources.folder_of(self.data_dir)).sha256
 
     def size(self, split: str = "test") -> int:
         """How many items there are."""
-        return len(load_rows(self.dataset, self.fixture, split, self.data_dir).extracts)
+        return len(load_rows(self.dataset, self.fixture, split, sources.folder_of(self.data_dir)).extracts)
 
     def item(
         self,
@@ -105,7 +105,7 @@ class RetrievalTask(Family):
         depth: float | None = None,
     ) -> Item:
         checked = self.draft(index, length, data_seed, split, depth)
-        rows = load_rows(self.dataset, self.fixture, split, self.data_dir)
+        rows = load_rows(self.dataset, self.fixture, split, sources.folder_of(self.data_dir))
         if index >= len(rows.extracts):
             raise TaskError(f"{self.id}: {len(rows.extracts)} items, item {index} is asked")
         number = order(len(rows.extracts), split, data_seed)[index]

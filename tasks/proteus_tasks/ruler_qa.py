@@ -119,11 +119,11 @@ class QaTask(Family):
     @property
     def data_sha256(self) -> str | None:
         """sha256 of the data that was loaded; None for a fixture, which is part of the program."""
-        return None if self.fixture else load_book(self.dataset, False, "test", self.data_dir).sha256
+        return None if self.fixture else load_book(self.dataset, False, "test", sources.folder_of(self.data_dir)).sha256
 
     def size(self, split: str = "test") -> int:
         """How many items there are."""
-        return len(load_book(self.dataset, self.fixture, split, self.data_dir).asked)
+        return len(load_book(self.dataset, self.fixture, split, sources.folder_of(self.data_dir)).asked)
 
     def item(
         self,
@@ -136,7 +136,7 @@ class QaTask(Family):
         depth: float | None = None,
     ) -> Item:
         draft = self.draft(index, length, data_seed, split, depth)
-        book = load_book(self.dataset, self.fixture, split, self.data_dir)
+        book = load_book(self.dataset, self.fixture, split, sources.folder_of(self.data_dir))
         if index >= len(book.asked):
             raise TaskError(f"{self.id}: {len(book.asked)} items, item {index} is asked")
         number = order(len(book.asked), split, data_seed)[index]
@@ -175,7 +175,7 @@ def _banned(answers: Sequence[str]) -> list[str]:
 
 def paragraph_tokens(task: QaTask, tokenizer: Tokenizer, split: str = "test") -> int:
     """Tokens of the longest paragraph: how far an item may stay under its length."""
-    book = load_book(task.dataset, task.fixture, split, task.data_dir)
+    book = load_book(task.dataset, task.fixture, split, sources.folder_of(task.data_dir))
     return max(count(tokenizer, "\n" + text) for text in book.corpus.haystack.units)
 
 

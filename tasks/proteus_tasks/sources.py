@@ -65,7 +65,12 @@ class Table:
 def load(source: Source, data_dir: str | None = None) -> Table:
     """The rows of a source. DataFileError (exit 3), in one line, for anything that is missing, malformed or not the pinned
     data. Read once per process and place."""
-    return _load(source.name, data_dir or os.environ.get(DATA_VARIABLE) or "", os.environ.get(LOCK_VARIABLE) or "")
+    return _load(source.name, folder_of(data_dir), os.environ.get(LOCK_VARIABLE) or "")
+
+
+def folder_of(data_dir: str | None) -> str:
+    """The folder that data is read from: the caller's, or the environment's, or none (the source's own place)."""
+    return data_dir or os.environ.get(DATA_VARIABLE) or ""
 
 
 @lru_cache(maxsize=32)

@@ -113,8 +113,8 @@ def load_suite(
 ) -> Suite:
     """A suite of `folders` by name, or any suite file by path (a Path, or text with a slash or ending in .toml).
 
-    `tasks`: those that a suite may list; `texts`: suite files by name that lie in no folder. SuiteError with exit_code 2 for an unknown name or a missing file, 3 for an
-    invalid file.
+    `tasks`: those that a suite may list; `texts`: suite files by name that lie in no folder. SuiteError with exit_code 2 for
+    an unknown name or a missing file, 3 for an invalid file.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or "/" in text or text.endswith(".toml"):
