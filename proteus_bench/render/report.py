@@ -51,7 +51,8 @@ def print_report(
 
 
 def _score_table(title: str, scores: Sequence[MethodScore], trained: dict[str, int]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
+    table = Table(title=title, title_justify="left", title_style="bold", **look)
     for name, justify in (
         ("task", "left"),
         ("length", "right"),
@@ -61,7 +62,10 @@ def _score_table(title: str, scores: Sequence[MethodScore], trained: dict[str, i
         ("gold log-prob", "right"),
         ("seeds x items", "right"),
     ):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        # A long name gives way, down to a readable width, before a number is cut.
+        long = name == "model"
+        overflow, least = ("fold", 18) if long else ("ellipsis", None)
+        table.add_column(name, justify=justify, no_wrap=not long, overflow=overflow, min_width=least)  # type: ignore[arg-type]
     previous = None
     for score in sorted(scores, key=lambda s: (s.length, s.task)):
         place = (score.task, score.length)
