@@ -134,3 +134,36 @@ def test_a_short_length_leaves_out_what_does_not_fit_and_says_so(cli, runs):
     assert "capacity.mqar_4 at 160" in done.stdout
     none = cli("probe", "interference", *args, "--length", "128")
     assert none.returncode == 2 and "the smallest length that holds one is" in none.stderr
+
+
+def test_a_model_without_a_memory_has_a_text_side(cli, tiny_zoo, tmp_path):
+    """Attention alone: no state to look into, and the answers are measured all the same."""
+    import shutil
+
+    import torch
+
+    from proteus_bench.schedules import Capacity
+    from proteus_models.checkpoint import save_checkpoint
+    from proteus_models.config import ModelConfig
+    from proteus_models.decoder import DecoderLM
+    from proteus_models.tokenizer import MicroTokenizer
+
+    zoo = tmp_path / "attention"
+    zoo.mkdir()
+    shutil.copy(tiny_zoo / "tokenizer.json", zoo / "tokenizer.json")
+    config = ModelConfig(
+        mixer="transformer++", vocab_size=MicroTokenizer.from_file(zoo / "tokenizer.json").vocab_size, train_length=256,
+        capacity=Capacity.static("value", 256), d_model=16, n_layers=1, n_heads=1, head_k=16, head_v=16, mlp_hidden=16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    card = {"name": "transformer++", "seed": 0, "status": "complete", "train_length": 256, "tokens": 0}
+    save_checkpoint(zoo / "transformer++" / "seed0", DecoderLM(config), card)
+    args = ("--model", "transformer++", "--length", "600", "--limit", "1", "--contexts", "1", "--workers", "1", "--json")
+    done = cli("probe", "interference", *args, zoo=zoo)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert "transformer++ does not expose its memory: the text side only" in document["notes"]
+    names = {row["measure"] for row in document["measures"]}
+    assert "recall" in names and "retroactive" in names and not any(name.startswith("state") for name in names)
+    gates = cli("probe", "gating", *args, zoo=zoo)
+    assert gates.returncode == 2 and "has no gate" in gates.stderr
