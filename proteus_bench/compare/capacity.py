@@ -92,8 +92,12 @@ def _size_words(a: Candidate, b: Candidate) -> str:
     return f"; {', '.join(parts)}" if parts else ""
 
 
-def merge_equivalent(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[str]]:
-    """Methods that are one function are shown once, with a note that names the other; the one with more seeds stays."""
+def merge_equivalent(candidates: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str], list[str]]:
+    """Methods that are one function are shown once; the one with more seeds stays.
+
+    Returns (those shown, names that are not shown with the name that stands for them, notes).
+    """
+    names: dict[str, str] = {}
     kept: list[Candidate] = []
     notes: list[str] = []
     for candidate in candidates:
@@ -105,8 +109,10 @@ def merge_equivalent(candidates: Sequence[Candidate]) -> tuple[list[Candidate], 
         if len(candidate.seeds) > len(twin.seeds):
             shown, hidden = candidate, twin
             kept[kept.index(twin)] = candidate
+        names = {name: shown.name if held == hidden.name else held for name, held in names.items()}
+        names[hidden.name] = names[hidden.label] = shown.name
         notes.append(f"{hidden.name} is the same function as {shown.name} here; it is shown once")
-    return kept, notes
+    return kept, names, notes
 
 
 def _one(a: Candidate, b: Candidate) -> bool:

@@ -62,7 +62,9 @@ def pilots(
         seed, item, residual = (((value or 0.0) / 100) ** 2 for value in deviations)
         return [Pilot("given standard deviations", Variances(seed, item, residual))]
     candidates, _ = load_runs(runs)
-    kept = in_order(merge_equivalent(candidates)[0])
+    shown, names, _ = merge_equivalent(candidates)
+    kept = in_order(shown)
+    a, b = (None if name is None else names.get(name, name) for name in (a, b))
     if (a is None) != (b is None):
         raise UsageError("--a and --b name a pair together")
     wanted = [(find(a, kept), find(b, kept))] if a and b else [p for f in families(kept) for p in f.pairs]

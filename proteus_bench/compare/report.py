@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from proteus_bench.compare.capacity import merge_equivalent
 from proteus_bench.compare.gates import Gate, parse_gate
 from proteus_bench.compare.load import Candidate, load_runs
 from proteus_bench.compare.pairs import Family, Pair, families, find, in_order, pair_up
-from proteus_bench.errors import InvalidFileError, UsageError, nearest
+from proteus_bench.errors import UsageError, nearest
 from proteus_bench.stats import PairingError
 from proteus_bench.store import digest
 
@@ -85,6 +85,9 @@ def compare_runs(
         report, found = _suite(mine, notes, against, common, gates)
         suites.append(report)
         results += found
+    for gate in gates:
+        if all(result.gate is not gate for result in results):
+            raise UsageError(f"gate {gate.text[:80]!r} cannot be judged: no suite holds both methods")
     return Report(suites, results)
 
 
@@ -118,12 +121,16 @@ def _check_names(names: Sequence[str], candidates: Sequence[Candidate]) -> None:
 def _suite(
     candidates: list[Candidate], notes: list[str], against: Sequence[str], common: bool, gates: Sequence[Gate]
 ) -> tuple[SuiteReport, list[GateResult]]:
-    kept, same = merge_equivalent(candidates)
+    kept, names, same = merge_equivalent(candidates)
     kept = in_order(kept)
     said = [*notes, *same]
+    against = [names.get(name, name) for name in against]
+    asked_gates = [(gate, _resolved(gate, names)) for gate in gates]
+    gates = [gate for _, gate in asked_gates]
     if len(kept) == 1 and not gates:
         return SuiteReport(kept[0].suite, kept[0].scorer, method_lines(kept, {}), [], [], [], said + _notes(kept)), []
     here = [name for name in against if any(name in (c.name, c.label) for c in kept)]
+    said += [f"{name} was not run on {kept[0].suite['name']}" for name in against if name not in here]
     groups = families(kept, here) if not against or here else []
     asked = _gate_family(gates, kept, groups)
     if asked.pairs:
@@ -139,7 +146,12 @@ def _suite(
     report = SuiteReport(
         kept[0].suite, kept[0].scorer, method_lines(kept, ranks), groups, lines, budgets, said + why + _notes(kept)
     )
-    return report, [_judge(gate, report, kept) for gate in gates if _meant(gate, kept)]
+    return report, [_judge(asked, gate, report, kept) for asked, gate in asked_gates if _meant(gate, kept)]
+
+
+def _resolved(gate: Gate, names: dict[str, str]) -> Gate:
+    """The gate on the methods that are shown: a name that is not shown stands for its twin."""
+    return replace(gate, a=names.get(gate.a, gate.a), b=names.get(gate.b, gate.b))
 
 
 def _gate_family(gates: Sequence[Gate], kept: Sequence[Candidate], groups: Sequence[Family]) -> Family:
@@ -162,19 +174,18 @@ def _meant(gate: Gate, kept: Sequence[Candidate]) -> bool:
 _TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
-def _judge(gate: Gate, report: SuiteReport, kept: Sequence[Candidate]) -> GateResult:
+def _judge(asked: Gate, gate: Gate, report: SuiteReport, kept: Sequence[Candidate]) -> GateResult:
     a, b = find(gate.a, kept).name, find(gate.b, kept).name
-    sides = (
-        Gate(gate.text, a, gate.op, b, gate.points, gate.task, gate.length),
-        Gate(gate.text, b, _TURNED[gate.op], a, gate.points, gate.task, gate.length),
-    )
+    if a == b:  # one function: neither better nor worse than itself
+        return GateResult(asked, report.suite["name"], gate.op in ("<=", ">="), [])
+    sides = (replace(gate, a=a, b=b), replace(gate, a=b, op=_TURNED[gate.op], b=a))
     hits = [(side, line) for side in sides for line in report.lines if side.fits(line)]
     if not hits:
         places = {line.task for line in report.lines}
         raise UsageError(f"gate {gate.text[:80]!r} speaks of nothing compared on {report.suite['name']}"
                          f"{nearest(gate.task, places)}")  # fmt: skip
     shown = [line for side, line in hits if side.holds(line)]
-    return GateResult(gate, report.suite["name"], bool(shown), shown or [line for _, line in hits])
+    return GateResult(asked, report.suite["name"], bool(shown), shown or [line for _, line in hits])
 
 
 def _ranks(kept: Sequence[Candidate], common: bool) -> tuple[dict[str, Any], list[str]]:
@@ -214,10 +225,3 @@ def _notes(kept: Sequence[Candidate]) -> list[str]:
     elif seeds == 2:
         notes.append("two seeds: an interval can cover as little as 87% where it says 95; take three or more")
     return notes
-
-
-def require_results(report: Report) -> None:
-    """InvalidFileError (exit 3) when a suite holds no complete cell at all."""
-    for suite in report.suites:
-        if all(not method.candidate.cells for method in suite.methods):
-            raise InvalidFileError(f"no cell of {suite.suite['name']} is complete")

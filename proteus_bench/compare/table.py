@@ -249,6 +249,8 @@ def interval(i: Interval, scale: float, signed: bool = False, digits: int = 1) -
 
 def gate_words(result: GateResult) -> str:
     """One line for a gate that fired."""
+    if not result.lines:
+        return f"gate {result.gate.text!r} fires on {result.suite}: both are one function"
     line = result.lines[0]
     place = "" if line.headline else f" on {line.task}" + (f" at {line.length}" if line.length else "")
     return f"gate {result.gate.text!r} fires on {result.suite}{place}: {line.verdict.text}"

@@ -267,6 +267,31 @@ def test_a_gate_on_a_pair_that_is_not_compared_is_judged_too(make_run, cli):
     assert cli("compare", str(folder), "--fail-if", "gdn < titans on nothing").returncode == 2
 
 
+def test_a_method_that_is_not_shown_can_be_named(make_run, cli):
+    lent = uniform(0.2) | {"trained": "proteus"}
+    write = {**lent, "label": "titans+proteus(gate=write)", "capacity": capacity(gate="write")}
+    folder = str(make_run("r", lent, write, static()))
+    name = "titans+proteus(gate=write)"
+    assert cli("compare", folder, "--fail-if", f"{name} < titans").returncode == 6
+    assert cli("compare", folder, "--fail-if", f"{name} < titans+proteus").returncode == 0
+    same = cli("compare", folder, "--fail-if", f"{name} <= titans+proteus")
+    assert same.returncode == 6 and "both are one function" in same.stderr
+    against = json.loads(cli("compare", folder, "--against", name, "--json").stdout)["comparisons"]
+    assert {(c["a"], c["b"]) for c in against} == {("titans", "titans+proteus")}
+    assert cli("plan", folder, "--a", name, "--b", "titans").returncode == 0
+
+
+def test_a_gate_that_no_suite_can_judge_is_an_error_and_no_pass(make_run, cli):
+    one = make_run("one", static(), uniform(), suite="s1")
+    gdn = [m | {"label": m["label"].replace("titans", "gdn"), "model": "gdn"} for m in (static(), uniform())]
+    two = make_run("two", *gdn, suite="s2")
+    done = cli("compare", str(one), str(two), "--fail-if", "gdn < titans")
+    assert done.returncode == 2 and "no suite holds both" in done.stderr
+    assert cli("compare", str(one), str(two), "--fail-if", "titans < titans+proteus").returncode == 0
+    report = compare_runs([one, two], against=["titans"])
+    assert "titans was not run on s2" in report.suites[1].notes and not report.suites[1].lines
+
+
 def test_the_documents_agree_and_are_pure(make_run, cli):
     folder = make_run("r", static(), uniform(), stretched())
     first, second = (cli("compare", str(folder), "--json").stdout for _ in range(2))
