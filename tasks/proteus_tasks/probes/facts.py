@@ -105,6 +105,7 @@ class ProbeTask:
         if depth is not None:
             raise TaskError(f"{self.id}: a probe spreads its facts over the whole window and takes no depth")
         draft = Draft(f"{self.sheet.family}@{self.version}", index, data_seed, split)
+        tokenizer = _Once(tokenizer)
         facts = sorted(self.sheet.facts(draft), key=lambda fact: fact.place)
         asked = sorted((fact for fact in facts if fact.asked is not None), key=lambda fact: fact.asked or 0)
         questions = tuple(_question(fact, tokenizer) for fact in asked)
@@ -159,6 +160,22 @@ class ProbeTask:
             yield self.item(
                 index, length=length, tokenizer=tokenizer, data_seed=data_seed, split=split, depth=depth
             )
+
+
+class _Once:
+    """A tokenizer that counts each text of an item once: facts are counted to place them, and again to fit them."""
+
+    def __init__(self, inner: Tokenizer) -> None:
+        self.inner, self.fingerprint, self.special_tokens = inner, inner.fingerprint, special_tokens(inner)
+        self.known: dict[str, int] = {}
+
+    def encode(self, text: str) -> list[int]:
+        return self.inner.encode(text)
+
+    def count_batch(self, texts: Sequence[str]) -> list[int]:
+        missing = [text for text in dict.fromkeys(texts) if text not in self.known]
+        self.known.update(zip(missing, count_batch(self.inner, missing).tolist(), strict=True))
+        return [self.known[text] for text in texts]
 
 
 def _question(fact: Fact, tokenizer: Tokenizer) -> Question:
