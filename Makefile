@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 LIMIT ?= 10
+# `make test EXTRAS=test,lm-eval` also runs the tests that need lm-eval (224 MB more); .ci/run does.
+EXTRAS ?= test
 BIN := $(VENV)/bin
 
 # Parallelism is by processes: two threads beside a busy process spin against each other.
@@ -30,7 +32,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.installed
 
 clean:
