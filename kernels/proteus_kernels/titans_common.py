@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,19 +55,7 @@ class Coefficients:
 
 def coefficients(log_keep: Tensor, log_eta: Tensor, theta: Tensor, *, pre: bool) -> Coefficients:
     """Coefficient rows for chunks in the last axis, from log(1-alpha), log(eta) and theta [..., C]."""
-    size = theta.shape[-1]
-    causal = torch.ones(size, size, dtype=torch.bool, device=theta.device).tril()
-
-    def products(log: Tensor) -> tuple[Tensor, Tensor]:
-        cum = log.cumsum(-1)
-        between = (cum[..., :, None] - cum[..., None, :]).masked_fill(~causal, -torch.inf).exp()
-        return cum.exp(), between
-
-    b, big_b = products(log_keep)
-    m, between = products(log_eta)
-    surprise = between * theta[..., None, :]
-    carry = (big_b @ m[..., None]).squeeze(-1)
-    mix = big_b @ surprise
+    b, carry, mix, m, end_mix, end_surprise = _ClosedForm.apply(log_keep, log_eta, theta)  # type: ignore[no-untyped-call]
     if pre:
         rows = (
             _shift(b, 1.0),
@@ -81,10 +70,55 @@ def coefficients(log_keep: Tensor, log_eta: Tensor, theta: Tensor, *, pre: bool)
         mix=rows[2],
         end_keep=b[..., -1],
         end_carry=carry[..., -1],
-        end_mix=mix[..., -1, :],
+        end_mix=end_mix,
         end_momentum=m[..., -1],
-        end_surprise=surprise[..., -1, :],
+        end_surprise=end_surprise,
     )
+
+
+def _between(cum: Tensor) -> Tensor:
+    """Product of the factors after s up to t, [..., t, s]; 0 above the diagonal."""
+    above = torch.ones(cum.shape[-1], cum.shape[-1], dtype=torch.bool, device=cum.device).triu(1)
+    return (cum[..., :, None] - cum[..., None, :]).masked_fill_(above, -torch.inf).exp_()
+
+
+class _ClosedForm(torch.autograd.Function):
+    """b, f = B m, G = B N, m, and the last rows of G and N; B_ts, E_ts = prod of keep, eta in (s, t], N_ti = E_ti theta_i.
+
+    By hand because autograd walks the C x C matrices about three times as often; the last rows are outputs of their own
+    because the backward of a slice fills a whole matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_keep: Tensor, log_eta: Tensor, theta: Tensor) -> tuple[Tensor, ...]:
+        cum_keep, cum_eta = log_keep.cumsum(-1), log_eta.cumsum(-1)
+        big_b, big_e, b, m = _between(cum_keep), _between(cum_eta), cum_keep.exp(), cum_eta.exp()
+        surprise = big_e * theta[..., None, :]
+        carry, mix = (big_b @ m[..., None]).squeeze(-1), big_b @ surprise
+        ctx.save_for_backward(big_b, big_e, surprise, b, m, theta)
+        return b, carry, mix, m, mix[..., -1, :].clone(), surprise[..., -1, :].clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        d_b, d_carry, d_mix, d_m, d_end_mix, d_end_surprise = grads
+        big_b, big_e, surprise, b, m, theta = ctx.saved_tensors
+        d_mix = d_mix.clone()
+        d_mix[..., -1, :] += d_end_mix
+        d_surprise = big_b.mT @ d_mix
+        d_surprise[..., -1, :] += d_end_surprise
+        by_keep = (d_mix @ surprise.mT).addcmul_(d_carry[..., None], m[..., None, :]).mul_(big_b)
+        by_eta = d_surprise.mul_(big_e)
+        d_theta = by_eta.sum(-2)
+        d_m = d_m + (d_carry[..., None, :] @ big_b).squeeze(-2)
+        d_cum_keep = by_keep.sum(-1) - by_keep.sum(-2) + d_b * b
+        d_cum_eta = (by_eta @ theta[..., None]).squeeze(-1) - d_theta * theta + d_m * m
+        return _reversed_sum(d_cum_keep), _reversed_sum(d_cum_eta), d_theta
+
+
+def _reversed_sum(x: Tensor) -> Tensor:
+    """Sum of this and all later entries: the gradient of a cumulative sum."""
+    return x.flip(-1).cumsum(-1).flip(-1)
 
 
 def _shift(x: Tensor, first: float) -> Tensor:
