@@ -113,7 +113,7 @@ def _by_block(d: Drawing) -> Iterator[Figure]:
             ("logprob_by_block", 1.0, Axis("nats a value")),
         ):
             lines = [line for role in roles for line in d.series(name, scale, task=task, role=role)]
-            panels.append(line_chart(name.split("_")[0], lines, x, y, verticals=d.unlock_places()))
+            panels.append(line_chart("recall" if scale > 1 else "log-probability", lines, x, y, verticals=d.unlock_places()))
         yield Figure(
             f"When was it written? {task}",
             "Recall by the sixteenth of the context in which the fact stands, the first on the left. Marks along the top edge: "

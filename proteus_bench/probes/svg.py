@@ -54,7 +54,7 @@ class Box:
     width: float = 416
     height: float = 262
     left: float = 52
-    right: float = 12
+    right: float = 18
     top: float = 26
     bottom: float = 42
 
@@ -148,7 +148,7 @@ def heat_map(
 
     ``x``: low and high are the outer edges of the equal columns. ``steps[row]``: where the row opens, drawn as a staircase.
     """
-    box = box or Box(right=58)
+    box = box or Box(right=68)
     at_x, x_ticks = _scale(x, [], box.inner[0], box.inner[2])
     left, up, right, down = box.inner
     columns, rows = len(values), len(values[0])
