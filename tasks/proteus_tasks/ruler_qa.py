@@ -20,6 +20,8 @@ from .retrieval import order
 from .tokenizers import Tokenizer, count
 
 HEAD = "Answer the question from the paragraphs below.\n"
+_MOST_DISTRACTORS = 8000
+"""Of a larger data set every k-th paragraph serves as distractor: about a million tokens, which are counted once."""
 _SOURCES = {"squad": "squad", "hotpot": "hotpotqa_dev"}
 
 
@@ -97,6 +99,8 @@ def load_book(dataset: str, fixture: bool, split: str, data_dir: str | None) -> 
         raise DataFileError(f"{dataset} from {origin}: not of the schema ({type(error).__name__}: {error})") from error
     if not asked:
         raise DataFileError(f"{dataset} from {origin}: no question with an answer")
+    paragraphs = list(dict.fromkeys(paragraphs))
+    paragraphs = paragraphs[:: -(-len(paragraphs) // _MOST_DISTRACTORS)]
     corpus = Corpus.of(
         f"{dataset}-{digest[:16]}", [(text, [text]) for text in paragraphs], most_words=400, start_words=400
     )

@@ -65,7 +65,9 @@ class Table:
 def load(source: Source, data_dir: str | None = None) -> Table:
     """The rows of a source. DataFileError (exit 3), in one line, for anything that is missing, malformed or not the pinned
     data. Read once per process and place."""
-    return _load(source.name, folder_of(data_dir), os.environ.get(LOCK_VARIABLE) or "")
+    # A document is parsed anew, since what is made of it is kept and the document itself would take ten times its file.
+    read = _load.__wrapped__ if source.whole_file else _load
+    return read(source.name, folder_of(data_dir), os.environ.get(LOCK_VARIABLE) or "")
 
 
 def folder_of(data_dir: str | None) -> str:
