@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from proteus_bench.cli.leaderboard_app import leaderboard_group, report
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
 
 _HELP = """Does opening a fixed-state memory block by block help? Trained models, tasks, statistics and a leaderboard.
@@ -33,7 +35,8 @@ def build_app(argv: Sequence[str]) -> typer.Typer:
     app.command("check")(_check)
     app.command("train")(_train)
     app.add_typer(_generate(argv), name="generate")
-    app.add_typer(_leaderboard(), name="leaderboard")
+    app.command("report")(report)
+    app.add_typer(leaderboard_group(), name="leaderboard")
     app.command("plugins")(_plugins)
     app.command("doctor")(_doctor)
     return app
@@ -214,24 +217,6 @@ def _generate(argv: Sequence[str]) -> typer.Typer:
     else:
         group.callback()(lambda: None)
     return group
-
-
-def _leaderboard() -> typer.Typer:
-    group = typer.Typer(help="Entries computed from run folders.", no_args_is_help=True, rich_markup_mode=None)
-    group.callback()(lambda: None)
-    group.command("add")(_leaderboard_add)
-    return group
-
-
-def _leaderboard_add(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    into: Annotated[Path, typer.Option(help="The leaderboard's folder.")] = Path("leaderboards"),
-    json: Json = False,
-) -> None:
-    """Check a run folder, write its entries and rebuild leaderboard.json."""
-    from proteus_bench.cli.leaderboard import add_command
-
-    add_command(run, into, as_json=json)
 
 
 def _plugins(json: Json = False) -> None:

@@ -1,65 +1,41 @@
-"""An entry: one method (a model under one capacity, all its seeds) on one suite version, computed and never typed."""
+"""Entries: computed from checked runs, and computed again whenever one is read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import numpy as np
 
-from proteus_bench.errors import InvalidFileError
+from proteus_bench.errors import BenchError, InvalidFileError
+from proteus_bench.leaderboard.checks import Checked, predictions, timing_of
+from proteus_bench.leaderboard.forms import check_as, read_as, shown
+from proteus_bench.leaderboard.items import Book, depths_of
+from proteus_bench.leaderboard.schema import (
+    CURVE_POINTS,
+    DEPTH_BINS,
+    ENTRY,
+    RANKING_TIER,
+    TIERS,
+    DepthBin,
+    Entry,
+    EntryCell,
+    ScoreBlock,
+    Statement,
+)
+from proteus_bench.runner.results import items_digest
+from proteus_bench.stats import Interval, cell_ci, checkpoint_ci, crossed_anova, pigeonhole_bootstrap
+from proteus_bench.stats.verdict import MIN_BOOTSTRAP_SEEDS
 from proteus_bench.store.canonical import digest
-from proteus_bench.store.folder import read_json
-from proteus_bench.store.run_file import Name, ScorerBlock, SuiteBlock
+from proteus_bench.store.run_file import Record
 
-SCHEMA = "proteus-bench/entry@1"
 ID_CHARS = 16
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ScoreBlock(_Strict):
-    """A score over seeds and items in [0, 1] with its 95% interval; None where one cannot be estimated."""
-
-    score: float = Field(ge=0, le=1)
-    ci_low: float | None
-    ci_high: float | None
-    ci_method: str = Name
-    n: int = Field(ge=1)
-
-
-class EntryCell(ScoreBlock):
-    """One task at one length. logprob: nats per gold answer; None when it was not finite."""
-
-    task: str = Name
-    length: int = Field(ge=1)
-    logprob: float | None
-
-
-class Entry(_Strict):
-    """What one file under ``entries/`` holds. ``id`` is the start of the hash of ``identity``, which holds no value."""
-
-    schema_: Literal["proteus-bench/entry@1"] = Field(alias="schema")
-    id: str = Field(pattern=r"^[0-9a-f]{16}$")
-    identity: dict[str, Any]
-    label: str = Name
-    model: str = Name
-    schedule: str = Name
-    suite: SuiteBlock
-    scorer: ScorerBlock
-    seeds: list[int] = Field(min_length=1)
-    ranked: bool
-    reason: str
-    tier: Literal["V1"]
-    n_params: int
-    state_bytes: int
-    train_length: int
-    trained_schedule: str = Name
-    capacity: dict[str, Any]
-    overall: ScoreBlock
-    cells: list[EntryCell] = Field(min_length=1)
+DECIMALS = 8
+"""Floats are kept to so many: sums differ in the last bits from one processor to the next, files should not."""
+NEAR = 2.5 * 10**-DECIMALS
+MAX_POSITIONS = 1 << 24
+"""No real context is longer; a capacity that a stranger wrote may say so."""
 
 
 def entry_id(identity: dict[str, Any]) -> str:
@@ -67,14 +43,305 @@ def entry_id(identity: dict[str, Any]) -> str:
     return digest(identity)[:ID_CHARS]
 
 
-def read_entry(path: Path) -> Entry:
-    """Read and check one entry. Raises InvalidFileError (exit 3) with the first thing that is wrong."""
-    try:
-        entry = Entry.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidFileError(f"{path}: {where}: {first['msg']}"[:400]) from error
-    if entry_id(entry.identity) != entry.id or path.stem != entry.id:
-        raise InvalidFileError(f"{path}: its id is not its identity's hash")
+def rounded(value: float | None) -> float | None:
+    """To `DECIMALS`; minus zero becomes zero."""
+    return None if value is None else round(float(value), DECIMALS) + 0.0
+
+
+def entries_of(checked: Checked, book: Book, tier: int, statement: Statement) -> list[Entry]:
+    """One entry a method of the run, which has passed the checks of level ``tier``."""
+    labels = list(dict.fromkeys(record.label for record in checked.run.records))
+    return [_entry(checked, label, book, tier, statement) for label in labels]
+
+
+def _entry(checked: Checked, label: str, book: Book, tier: int, statement: Statement) -> Entry:
+    run = checked.run
+    numbers = sorted((i for i, r in enumerate(run.records) if r.label == label), key=lambda i: run.records[i].seed)
+    records = [run.records[i] for i in numbers]
+    first = records[0]
+    identity = {"suite": run.suite.model_dump(), "records": sorted(record.record_id for record in records)}
+    cells = _cells(checked, numbers, book, tier)
+    ranked, reason = _rankable(records, tier)
+    active, opening = _capacity_course(checked, numbers)
+    values = {
+        "schema": ENTRY,
+        "id": entry_id(identity),
+        "identity": identity,
+        "label": label,
+        "model": str(first.identity["model"]),
+        "schedule": first.schedule,
+        "size": str(first.identity.get("size") or "micro"),
+        "suite": run.suite.model_dump(),
+        "scorer": run.scorer.model_dump(),
+        "tokenizer_sha256": str(first.identity["tokenizer_sha256"]),
+        "seeds": [record.seed for record in records],
+        "tier": TIERS[tier],
+        "ranked": ranked,
+        "reason": reason,
+        "n_params": first.n_params,
+        "state_bytes": first.state_bytes,
+        "train_length": first.train_length,
+        "trained_schedule": first.trained_schedule,
+        "capacity": first.capacity,
+        "active": active,
+        "opening": opening,
+        "records": _records(checked, numbers),
+        "statement": statement.model_dump(),
+        "cost": _cost(checked, label),
+        "overall": overall_block([parse_scores(cell.scores) for cell in cells]),
+        "cells": [cell.model_dump() for cell in cells],
+    }
+    entry: Entry = check_as(Entry, values, label)
     return entry
+
+
+def _records(checked: Checked, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    found = predictions(checked)
+    return [
+        {
+            "seed": checked.run.records[i].seed,
+            "record_id": checked.run.records[i].record_id,
+            "run_id": checked.run.run_id,
+            "checkpoint_sha256": found[i].checkpoint_sha256,
+            "predictions_sha256": found[i].sha256,
+            "status": checked.run.records[i].status,
+        }
+        for i in numbers
+    ]
+
+
+def _rankable(records: Sequence[Record], tier: int) -> tuple[bool, str]:
+    if any(record.status == "partial" for record in records):
+        return False, "a part of the suite's items only"
+    if len(records) < 2:
+        return False, "one seed: no interval over seeds"
+    if tier < RANKING_TIER:
+        return False, f"checked to {TIERS[tier]} only"
+    return True, ""
+
+
+def _cells(checked: Checked, numbers: Sequence[int], book: Book, tier: int) -> list[EntryCell]:
+    places = sorted({key for i in numbers for key in checked.of(i)})
+    return [_cell(checked, numbers, task, length, book, tier) for task, length in places]
+
+
+def _cell(checked: Checked, numbers: Sequence[int], task: str, length: int, book: Book, tier: int) -> EntryCell:
+    by_seed = []
+    for i in numbers:
+        rows = checked.rows.get((i, task, length))
+        if rows is None:
+            raise InvalidFileError(f"{checked.run.records[i].label}: its seeds were not run on the same tasks and lengths")
+        by_seed.append(rows)
+    matrix = [_item_means(rows) for rows in by_seed]
+    if len({len(row) for row in matrix}) != 1:
+        raise InvalidFileError(f"{task} at {length}: the seeds have different numbers of items")
+    scores = [" ".join(f"{value:.{DECIMALS}g}" for value in row) for row in matrix]
+    logprobs = [row["logprob"] for rows in by_seed for row in rows]
+    return EntryCell(
+        **block_of(cell_interval(parse_scores(scores)), [parse_scores(scores)]),
+        task=task,
+        length=length,
+        logprob=None if None in logprobs else rounded(float(np.mean(logprobs))),
+        items_sha256=items_digest(by_seed[0]),
+        depths=_depth_bins(checked, numbers, task, length, book, tier),
+        scores=scores,
+    )
+
+
+def _item_means(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Mean strict score of each item's questions, in index order."""
+    table: dict[int, list[float]] = {}
+    for row in rows:
+        table.setdefault(row["index"], []).append(row["strict"])
+    return [sum(table[index]) / len(table[index]) for index in sorted(table)]
+
+
+def parse_scores(scores: Sequence[str]) -> np.ndarray:
+    """``[seeds, items]`` from an entry's texts. ValueError for rows of different lengths or scores outside of [0, 1]."""
+    rows = [np.array(text.split(" "), dtype=np.float64) for text in scores]
+    if len({len(row) for row in rows}) != 1:
+        raise ValueError("the seeds have different numbers of items")
+    matrix = np.stack(rows)
+    if not ((matrix >= 0) & (matrix <= 1)).all():
+        raise ValueError("a score is not between 0 and 1")
+    return matrix
+
+
+def cell_interval(scores_SN: np.ndarray) -> Interval:
+    """Over seeds and items from two seeds on; of the one checkpoint's items otherwise."""
+    return cell_ci(scores_SN[0]) if len(scores_SN) == 1 else crossed_anova(scores_SN)
+
+
+def block_of(interval: Interval, tasks: Sequence[np.ndarray], bootstrap: bool = False) -> dict[str, Any]:
+    """A score block; with the bootstrap beside it, where that is asked for, from five seeds on."""
+    low = high = None
+    if bootstrap and len(tasks[0]) >= MIN_BOOTSTRAP_SEEDS:
+        seed = digest([[task.shape, round(float(task.mean()), DECIMALS)] for task in tasks])
+        found = pigeonhole_bootstrap(list(tasks), seed=seed).overall
+        low, high = found.lo, found.hi
+    return {
+        "score": rounded(interval.mean),
+        "ci_low": rounded(interval.lo),
+        "ci_high": rounded(interval.hi),
+        "ci_method": interval.method,
+        "n": interval.n,
+        "bootstrap_low": rounded(low),
+        "bootstrap_high": rounded(high),
+    }
+
+
+def overall_block(tasks: Sequence[np.ndarray], bootstrap: bool = True) -> dict[str, Any]:
+    """The mean over tasks and lengths (``[seeds, items]`` each), equal weights."""
+    if len(tasks[0]) > 1:
+        return block_of(crossed_anova(tasks), tasks, bootstrap)
+    interval = cell_ci(tasks[0][0]) if len(tasks) == 1 else checkpoint_ci(tasks, bounds=(0.0, 1.0))
+    return block_of(interval, tasks)
+
+
+def _depth_bins(
+    checked: Checked, numbers: Sequence[int], task: str, length: int, book: Book, tier: int
+) -> list[DepthBin]:
+    found: list[tuple[float, float]] = []
+    for i in numbers:
+        rows = checked.rows[i, task, length]
+        facts = None
+        if tier >= RANKING_TIER:  # the items were made then, and are at hand
+            suite = book.suite(checked.run.suite)
+            tokenizer = book.tokenizer(str(checked.run.records[i].identity["tokenizer_sha256"]))
+            if suite is not None and tokenizer is not None:
+                facts = book.facts(suite, tokenizer, task, length, len({row["index"] for row in rows}))
+        found += depths_of(rows, facts)
+    return depth_bins(found)
+
+
+def depth_bins(found: Sequence[tuple[float, float]]) -> list[DepthBin]:
+    """Mean score by tenth of the context, from (depth, score) pairs; parts without a question are left out."""
+    bins: dict[int, list[float]] = {}
+    for depth, score in found:
+        bins.setdefault(min(DEPTH_BINS - 1, max(0, int(depth * DEPTH_BINS))), []).append(score)
+    return [
+        DepthBin(part=part, score=rounded(sum(values) / len(values)) or 0.0, n=len(values))
+        for part, values in sorted(bins.items())
+    ]
+
+
+def _capacity_course(checked: Checked, numbers: Sequence[int]) -> tuple[float | None, list[float] | None]:
+    record = checked.run.records[numbers[0]]
+    length = max(cell.length for cell in record.cells)
+    traces = [
+        row["unlocks"]
+        for i in numbers
+        for (_, at), rows in checked.of(i).items()
+        for row in rows
+        if at == length and row.get("unlocks") is not None
+    ]
+    course = capacity_course(record.capacity, length, traces)
+    return (None, None) if course is None else course
+
+
+def capacity_course(
+    capacity: Mapping[str, Any], length: int, traces: Sequence[Sequence[int]] = ()
+) -> tuple[float, list[float]] | None:
+    """(mean open share, its course in `CURVE_POINTS` equal parts) over a context of ``length`` tokens.
+
+    traces: where blocks opened, of a schedule that depends on the data. None for a schedule that is not known here.
+    """
+    from proteus_bench.registry import schedule_classes
+    from proteus_bench.schedules import Capacity
+
+    try:
+        sizes = (capacity.get("blocks", 1), capacity.get("span", 1), length)
+        if not all(isinstance(size, int) and 0 < size <= MAX_POSITIONS for size in sizes):
+            return None
+        held = Capacity.from_dict(capacity, schedule_classes())
+        if held.is_static or held.gate == "none":
+            return 1.0, [1.0] * CURVE_POINTS
+        positions = np.linspace(0, length, 2 * CURVE_POINTS + 1)[1::2].astype(np.int64) + 1
+        if held.is_data_dependent:
+            if not traces:
+                return None
+            blocks = np.array([[1 + np.searchsorted(trace, at, "right") for at in positions] for trace in traces]).mean(0)
+            spent = [length + sum(max(0, length + 1 - time) for time in trace) for trace in traces]
+            mean = sum(spent) / (len(spent) * length * held.blocks)
+        else:
+            blocks = np.array([held.schedule.active_blocks(int(min(at, length))) for at in positions])
+            mean = held.mean_active_fraction(length)
+        course = [float(rounded(min(1.0, b / held.blocks)) or 0.0) for b in blocks]
+        return float(rounded(min(1.0, mean)) or 0.0), course
+    except (BenchError, NotImplementedError, TypeError, ValueError):
+        return None
+
+
+def _cost(checked: Checked, label: str) -> dict[str, float] | None:
+    """Seconds an item and context tokens a second, over all cells of the method. What the run reported."""
+    timed = {(c["task"], c["length"], c["seed"]): c["seconds"] for c in timing_of(checked.folder) if c["model"] == label}
+    seconds = items = tokens = 0.0
+    for number, record in enumerate(checked.run.records):
+        for cell in record.cells if record.label == label else ():
+            spent = timed.get((cell.task, cell.length, record.seed))
+            if spent is None or spent <= 0:
+                return None
+            seconds += spent
+            items += cell.n
+            rows = checked.rows[number, cell.task, cell.length]
+            tokens += sum(row["context_tokens"] for row in rows if row["question"] == 0)
+    if not items:
+        return None
+    return {"seconds_per_item": round(seconds / items, 4), "tokens_per_second": round(tokens / seconds, 1)}
+
+
+def read_entry(path: Path, bootstrap: bool = False) -> Entry:
+    """Read one entry and compute its numbers again (the bootstrap, which takes a while, only where that is asked for).
+
+    Raises InvalidFileError (exit 3) with the first thing that is wrong.
+    """
+    entry: Entry = read_as(Entry, path)
+    if path.stem != entry.id:
+        raise InvalidFileError(f"{path}: its name is not its id {entry.id}")
+    reason = next(iter(entry_reasons(entry, bootstrap)), None)
+    if reason is not None:
+        raise InvalidFileError(f"{path}: {reason}")
+    return entry
+
+
+def entry_reasons(entry: Entry, bootstrap: bool = True) -> Iterator[str]:
+    """Why an entry does not add up: its numbers must follow from the item scores that it holds."""
+    if entry_id(entry.identity) != entry.id:
+        yield "its id is not its identity's hash"
+    held = {"suite": entry.suite.model_dump(), "records": sorted(record.record_id for record in entry.records)}
+    if entry.identity != held:
+        yield "its identity is of other records or of another suite"
+    seeds = [record.seed for record in entry.records]
+    if seeds != entry.seeds or seeds != sorted(set(seeds)):
+        yield "its seeds are not those of its records"
+    if len({(cell.task, cell.length) for cell in entry.cells}) != len(entry.cells):
+        yield "a cell stands twice"
+    try:
+        yield from _score_reasons(entry, bootstrap)
+    except ValueError as error:
+        yield f"{str(error)[:200]}"
+    tier = TIERS.index(entry.tier)
+    partial = any(record.status == "partial" for record in entry.records)
+    if entry.ranked and (tier < RANKING_TIER or len(seeds) < 2 or partial):
+        yield "called ranked, and it cannot be"
+
+
+def _score_reasons(entry: Entry, bootstrap: bool) -> Iterator[str]:
+    tasks = [parse_scores(cell.scores) for cell in entry.cells]
+    for cell, scores in zip(entry.cells, tasks, strict=True):
+        if len(scores) != len(entry.seeds):
+            yield f"{shown(cell.task)} at {cell.length}: {len(scores)} seeds where it has {len(entry.seeds)}"
+            return
+        where = f"{shown(cell.task)} at {cell.length}"
+        yield from _block_reasons(where, cell, block_of(cell_interval(scores), [scores]), True)
+    yield from _block_reasons("the mean", entry.overall, overall_block(tasks, bootstrap), bootstrap)
+
+
+def _block_reasons(where: str, held: ScoreBlock, again: Mapping[str, Any], bootstrap: bool) -> Iterator[str]:
+    for name, value in again.items():
+        mine = getattr(held, name)
+        if name.startswith("bootstrap") and not bootstrap:
+            continue
+        near = mine == value or (isinstance(mine, float) and isinstance(value, float) and abs(mine - value) < NEAR)
+        if not near:
+            yield f"{where}: {name} is {mine}, its item scores give {value}"

@@ -2,7 +2,7 @@
 
 from proteus_bench.store.atomic import prove_writable, write_bytes, write_json
 from proteus_bench.store.canonical import canonical_json, digest, loads_strict
-from proteus_bench.store.folder import CellKey, RunFolder
+from proteus_bench.store.folder import CellKey, RunFolder, read_json
 from proteus_bench.store.lock import FolderLock
 from proteus_bench.store.log import CellLog, read_log
 
@@ -15,6 +15,7 @@ __all__ = [
     "digest",
     "loads_strict",
     "prove_writable",
+    "read_json",
     "read_log",
     "write_bytes",
     "write_json",

@@ -210,3 +210,17 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return call
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_zoo: Path, tiny_suite: str) -> Path:
+    """A whole run of `titans+proteus` and its twin on the tiny suite, two seeds each. Copy it before you change it."""
+    from proteus_bench.cli import invoke
+
+    out = tmp_path_factory.mktemp("finished") / "run"
+    patch = pytest.MonkeyPatch()
+    with patch.context() as p:
+        p.setenv("PROTEUS_BENCH_ZOO", str(tiny_zoo))
+        code = invoke(["run", "--model", "titans+proteus", "--suite", tiny_suite, "--out", str(out), "--workers", "1"])
+    assert code == 0
+    return out

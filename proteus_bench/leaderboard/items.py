@@ -1,0 +1,326 @@
+"""V2: the items are made again from their suite and tokenizer, the raw outputs are scored again. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from proteus_bench.errors import BenchError
+from proteus_bench.leaderboard.checks import Checked, close, place
+from proteus_bench.leaderboard.forms import shown
+from proteus_bench.runner.items import SuitePlan, gold_text, make_item, plan_suite
+from proteus_bench.score import SCORER_ID, SCORER_VERSION, score_answer
+from proteus_bench.stats import holm_family, paired_difference, unbounded_difference, verdict
+from proteus_bench.store import CellKey
+from proteus_bench.store.run_file import ComparisonBlock, SuiteBlock
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is left of an item when its text is dropped: enough to check a row and to score it again.
+
+    depths: by question, where its only gold stands (0 to 1); None for several golds or none in the text.
+    """
+
+    id: str
+    sha256: str
+    reached: int
+    prompts: tuple[str, ...]
+    gold_tokens: tuple[int, ...]
+    depths: tuple[float | None, ...]
+    needles: tuple[float, ...]
+    scored: Any
+
+
+class Book:
+    """Suites that are installed (or were given by path) and items that were made already, for many runs."""
+
+    def __init__(self, suites: Sequence[Path] = (), tokenizers: Sequence[Path] = ()) -> None:
+        self._paths = [str(path) for path in suites]
+        self._tokenizers: dict[str, tuple[Any, Path]] = {}
+        self._files = list(tokenizers)
+        self._facts: dict[tuple[str, str, str, int], list[Facts]] = {}
+
+    def suite(self, block: SuiteBlock) -> SuitePlan | None:
+        """The suite with this name and this hash, None when it is not here."""
+        for source in (block.name, *self._paths):
+            try:
+                plan = plan_suite(source)
+            except Exception as error:  # a foreign suite's errors are its package's
+                if getattr(error, "exit_code", None) is None:
+                    raise
+                continue
+            if plan.block() == block.model_dump():
+                return plan
+        return None
+
+    def tokenizer(self, fingerprint: str, files: Sequence[Path] = ()) -> Any:
+        """The tokenizer of this fingerprint: bytes, of the zoo, given by path, or of the bundle. None when it is not here."""
+        from proteus_tasks.tokenizers import ByteTokenizer
+
+        if fingerprint == ByteTokenizer.fingerprint:
+            return ByteTokenizer()
+        held = self._tokenizer(fingerprint, files)
+        return None if held is None else held[0]
+
+    def tokenizer_file(self, fingerprint: str) -> Path | None:
+        """The file of a tokenizer that was found."""
+        held = self._tokenizer(fingerprint, ())
+        return None if held is None else held[1]
+
+    def _tokenizer(self, fingerprint: str, files: Sequence[Path]) -> tuple[Any, Path] | None:
+        from proteus_tasks.errors import TaskError
+        from proteus_tasks.tokenizers import FileTokenizer
+
+        for path in (*self._files, *files, *zoo_tokenizers()):
+            if fingerprint in self._tokenizers:
+                break
+            try:
+                made = FileTokenizer.from_path(path)
+            except TaskError:
+                continue
+            self._tokenizers[made.fingerprint] = (made, path)
+        return self._tokenizers.get(fingerprint)
+
+    def facts(self, suite: SuitePlan, tokenizer: Any, task: str, length: int, count: int) -> list[Facts]:
+        """The first `count` items of a cell, made once."""
+        key = (suite.sha256, tokenizer.fingerprint, task, length)
+        held = self._facts.setdefault(key, [])
+        for index in range(len(held), count):
+            held.append(_facts(make_item(suite, task, length, tokenizer, index), tokenizer))
+        return held
+
+
+def zoo_tokenizers() -> list[Path]:
+    """Tokenizer files of the zoo in use and of the shipped one, by location: importing the models would load torch."""
+    from proteus_bench.backends.weights import zoo_root
+    from proteus_tasks.resources import micro_tokenizer_path
+
+    root, shipped = zoo_root(), micro_tokenizer_path()
+    paths = [None if root is None else root / "tokenizer.json", shipped]
+    return [path for path in paths if path is not None and path.is_file()]
+
+
+def _facts(item: Any, tokenizer: Any) -> Facts:
+    prompts = []
+    for question in item.questions:
+        text = item.context + question.text + question.answer_prefix
+        prompts.append(hashlib.sha256(text.encode("utf-8")).hexdigest())
+    scored = SimpleNamespace(id=item.id, questions=item.questions, meta=item.meta)
+    return Facts(
+        id=item.id,
+        sha256=item.sha256,
+        reached=item.reached,
+        prompts=tuple(prompts),
+        gold_tokens=tuple(len(tokenizer.encode(gold_text(question))) for question in item.questions),
+        depths=tuple(_depth(item, question) for question in item.questions),
+        needles=tuple(round(float(needle.depth), 6) for needle in item.needles),
+        scored=scored,
+    )
+
+
+def _depth(item: Any, question: Any) -> float | None:
+    if len(question.golds) != 1:
+        return None
+    found = [needle.depth for needle in item.needles if needle.value == question.golds[0]]
+    return float(found[0]) if len(found) == 1 else None
+
+
+def check_items(checked: Checked, book: Book, tokenizers: Sequence[Path] = ()) -> Iterator[str]:
+    """V2 of one run: reasons why its rows are not what the suite's items and today's scorer give."""
+    run = checked.run
+    if (run.scorer.id, run.scorer.version) != (SCORER_ID, SCORER_VERSION):
+        yield (
+            f"scored by {shown(run.scorer.id)} version {shown(run.scorer.version)}, a stale scorer: this "
+            f"program scores by {SCORER_ID} version {SCORER_VERSION}; run it again"
+        )
+        return
+    suite = book.suite(run.suite)
+    if suite is None:
+        yield (
+            f"suite {shown(run.suite.name)} version {shown(run.suite.version)} with hash "
+            f"{run.suite.sha256[:12]} is not installed here, so its items cannot be made again"
+        )
+        return
+    for number, record in enumerate(run.records):
+        fingerprint = str(record.identity.get("tokenizer_sha256"))
+        tokenizer = book.tokenizer(fingerprint, tokenizers)
+        if tokenizer is None:
+            yield f"{shown(record.label)}: no tokenizer with fingerprint {shown(fingerprint, 16)} is here"
+            continue
+        for cell in record.cells:
+            rows = checked.rows[number, cell.task, cell.length]
+            try:
+                facts = book.facts(suite, tokenizer, cell.task, cell.length, len({row["index"] for row in rows}))
+            except Exception as error:
+                if getattr(error, "exit_code", None) is None:
+                    raise
+                yield f"{place(record, cell)}: its items cannot be made here: {shown(error, 200)}"
+                continue
+            yield from _first_wrong_row(place(record, cell), rows, facts, tokenizer)
+
+
+def check_completeness(checked: Checked, book: Book) -> Iterator[str]:
+    """With the suite at hand: a record that lacks items of it must say so, and whole cells have the frozen items."""
+    suite = book.suite(checked.run.suite)
+    if suite is None:
+        return
+    for number, record in enumerate(checked.run.records):
+        where = shown(f"{record.label} seed {record.seed}")
+        found = {(cell.task, cell.length): cell.n for cell in record.cells}
+        foreign = sorted(found.keys() - suite.counts.keys())
+        if foreign:
+            yield f"{where}: {shown(foreign[0][0])} at {foreign[0][1]} is no cell of suite {suite.name}"
+            continue
+        short = {key: count for key, count in suite.counts.items() if found.get(key, 0) < count}
+        if short and record.status != "partial":
+            (task, length), count = next(iter(short.items()))
+            got = found.get((task, length), 0)
+            yield f"{where}: called {record.status} with {got} of {count} items of {task} at {length}"
+        if any(count > suite.counts[key] for key, count in found.items()):
+            yield f"{where}: more items than suite {suite.name} has"
+        yield from _frozen(checked, number, suite)
+
+
+def _frozen(checked: Checked, number: int, suite: SuitePlan) -> Iterator[str]:
+    record = checked.run.records[number]
+    for cell in record.cells:
+        frozen = suite.frozen(str(record.identity.get("tokenizer_sha256")), cell.task, cell.length)
+        if frozen is not None and cell.n == suite.counts[cell.task, cell.length] and cell.items_sha256 != frozen:
+            yield f"{place(record, cell)}: its items are not those that suite {suite.name} froze"
+
+
+def _first_wrong_row(where: str, rows: list[dict[str, Any]], facts: Sequence[Facts], tokenizer: Any) -> Iterator[str]:
+    for row in rows:
+        item = facts[row["index"]]
+        reason = _wrong(row, item, tokenizer)
+        if reason:
+            yield f"{where}, item {row['index']}: {reason}"
+            return
+
+
+def _wrong(row: dict[str, Any], item: Facts, tokenizer: Any) -> str:
+    slot = row["question"]
+    if slot >= len(item.prompts):
+        return f"question {slot} of {len(item.prompts)}"
+    question = item.scored.questions[slot]
+    for what, mine, theirs in (
+        ("item id", item.id, row["item"]),
+        ("item's text", item.sha256, row["item_sha256"]),
+        ("prompt", item.prompts[slot], row["prompt_sha256"]),
+        ("gold answer", list(question.golds), row["golds"]),
+        ("length", item.reached, row["reached"]),
+        ("depth", list(item.needles), row["depths"]),
+        ("number of gold tokens", item.gold_tokens[slot], row["gold_tokens"]),
+    ):
+        if mine != theirs:
+            return f"its {what} is not the one that the suite makes"
+    if len(row["output_ids"]) > question.max_new_tokens:
+        return f"an output of {len(row['output_ids'])} tokens where {question.max_new_tokens} are allowed"
+    if not _decodes(row, tokenizer):
+        return "its output is not the text of its output_ids"
+    try:
+        logprob = math.nan if row["logprob"] is None else row["logprob"]
+        scores = score_answer(item.scored, slot, row["output"], logprob=logprob, gold_tokens=row["gold_tokens"])
+    except (TypeError, ValueError) as error:
+        return shown(error, 200)
+    for name, mine in (("strict", scores.strict), ("compat", scores.compat)):
+        if not close(mine, row[name]):
+            return f"its {name} score is {row[name]}, scoring its output again gives {mine}"
+    return ""
+
+
+def _decodes(row: dict[str, Any], tokenizer: Any) -> bool:
+    """Special tokens may be left out of the text or stand in it: back ends differ."""
+    ids = row["output_ids"]
+    try:
+        if tokenizer.decode(ids) == row["output"]:
+            return True
+        inner = getattr(tokenizer, "_inner", None)
+        return inner is not None and inner.decode(ids, skip_special_tokens=True) == row["output"]
+    except (OverflowError, TypeError, ValueError):
+        return False
+
+
+def check_comparisons(checked: Checked) -> Iterator[str]:
+    """The paired lines of run.json follow from its rows (the bootstrap beside them is not made again)."""
+    blocks = checked.run.comparisons
+    tables = _tables(checked)
+    whole = {block.task for block in blocks if block.length is None}
+    family = {}
+    for block in blocks:
+        where = shown(f"comparison {block.a} - {block.b}, {block.task} at {block.length}"[:300])
+        try:
+            found = _compared(block, tables)
+        except (BenchError, KeyError, ValueError) as error:
+            yield f"{where}: does not follow from the rows: {shown(error, 200)}"
+            continue
+        for name, mine in found.items():
+            theirs = getattr(block, name)
+            if isinstance(mine, float) or mine is None:
+                if not close(mine, theirs):
+                    yield f"{where}: {name} is {theirs}, its rows give {mine}"
+            elif mine != theirs:
+                yield f"{where}: {name} is {shown(theirs)}, its rows give {shown(mine)}"
+        if found["p_value"] is not None and (block.length is None or not whole):
+            family[f"{block.a}|{block.b}|{block.task}|{block.length}"] = found["p_value"]
+    adjusted = holm_family(family) if family else {}
+    for block in blocks:
+        mine = adjusted.get(f"{block.a}|{block.b}|{block.task}|{block.length}")
+        if not close(mine, block.p_holm):
+            yield f"comparison {block.a!a} - {block.b!a}: p_holm is {block.p_holm}, its rows give {mine}"
+
+
+def _tables(checked: Checked) -> dict[str, dict[tuple[str, int], dict[CellKey, list[dict[str, Any]]]]]:
+    """Rows by label and (task, length), keyed as `results.item_scores` reads them."""
+    tables: dict[str, dict[tuple[str, int], dict[CellKey, list[dict[str, Any]]]]] = {}
+    for number, record in enumerate(checked.run.records):
+        for (task, length), rows in checked.of(number).items():
+            key = CellKey(record.label, task, length, record.seed)
+            tables.setdefault(record.label, {}).setdefault((task, length), {})[key] = rows
+    return tables
+
+
+def _compared(block: ComparisonBlock, tables: Any) -> dict[str, Any]:
+    from proteus_bench.runner.results import item_scores
+
+    sides = [tables[block.a], tables[block.b]]
+    common = sorted(sides[0].keys() & sides[1].keys())
+    places = common if block.length is None else [(block.task, block.length)]
+    # A line pairs the seeds that both sides have on everything they have in common: the run's rule.
+    shared = set.intersection(*({key.seed for key in side[at]} for side in sides for at in common))
+    differences, nats = [], []
+    finite = True
+    for at in places:
+        picked = [{key: rows for key, rows in side[at].items() if key.seed in shared} for side in sides]
+        differences.append(paired_difference(*(item_scores(one) for one in picked)).scores)
+        finite &= all(row["logprob"] is not None for one in picked for rows in one.values() for row in rows)
+        if finite:
+            nats.append(paired_difference(*(item_scores(one, "logprob") for one in picked)).scores)
+    found = verdict(block.a, block.b, differences, B=0)
+    seen = unbounded_difference(nats) if finite else None
+    return {
+        "diff": found.primary.mean, "ci_low": found.primary.lo, "ci_high": found.primary.hi,
+        "method": found.primary.method, "n_seeds": found.seeds, "n_items": found.items, "outcome": found.outcome,
+        "p_value": found.p_value, "verdict": found.text,
+        "logprob_diff": seen.mean if seen else None, "logprob_ci_low": seen.lo if seen else None,
+        "logprob_ci_high": seen.hi if seen else None,
+    }  # fmt: skip
+
+
+def depths_of(rows: list[dict[str, Any]], facts: Sequence[Facts] | None) -> list[tuple[float, float]]:
+    """(depth of the only gold, strict score) of every question that has one; from the rows alone where facts are None."""
+    found = []
+    for row in rows:
+        if facts is not None:
+            depth = facts[row["index"]].depths[row["question"]]
+        else:
+            depth = row["depths"][0] if len(row["depths"]) == 1 else None
+        if depth is not None:
+            found.append((depth, row["strict"]))
+    return found
