@@ -131,6 +131,7 @@ def _logprob_words(line: Comparison) -> str:
     if i.lo is None or i.hi is None:
         return f"The gold log-probability differs by {i.mean:+.2f} nats an item; {i.note}."
     span = f"{abs(i.mean):.2f} nats an item (difference {i.mean:+.2f} [{i.lo:+.2f}, {i.hi:+.2f}])"
+    span += f", {i.note}" if i.note.startswith("without") else ""
     if not i.excludes_zero:
         return f"The gold log-probability does not separate them: {span}."
     return f"{v.a} gives the gold answer {'more' if i.mean > 0 else 'less'} probability, by {span}."

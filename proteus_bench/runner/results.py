@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -157,9 +157,19 @@ def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comp
         seen = None if logprobs[-1] is None else unbounded_difference(logprobs[-1])
         found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}"), seen))
     if len(places) > 1:
-        seen = None if any(d is None for d in logprobs) else unbounded_difference(logprobs)
+        seen = _over_finite(places, logprobs)
         found.append(Comparison(SUITE, None, verdict(a, b, differences, seed=f"{a}|{b}|{SUITE}"), seen))
     return found
+
+
+def _over_finite(places: Sequence[tuple[str, int]], differences: Sequence[Any]) -> Interval | None:
+    """The suite's difference in nats over the places where every log-probability is finite; the note names the others."""
+    kept = [d for d in differences if d is not None]
+    if not kept:
+        return None
+    left_out = sorted({task for (task, _), d in zip(places, differences, strict=True) if d is None})
+    seen = unbounded_difference(kept)
+    return replace(seen, note=f"without {', '.join(left_out)}: not finite there") if left_out else seen
 
 
 def _logprob_difference(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> np.ndarray | None:

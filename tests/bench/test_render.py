@@ -8,9 +8,10 @@ from rich.console import Console
 
 from proteus_bench.render.report import Shown, print_report
 from proteus_bench.render.strip import active_share, schedule_strip
-from proteus_bench.runner.results import Comparison, MethodScore
+from proteus_bench.runner.results import Comparison, MethodScore, compare
 from proteus_bench.schedules import Capacity, Reverse, Surprise, Uniform
 from proteus_bench.stats import cell_ci, unbounded_difference, verdict
+from proteus_bench.store import CellKey
 
 UNIFORM = Capacity(schedule=Uniform(blocks=16, span=8192), axis="value")
 STATIC = Capacity.static(axis="value")
@@ -94,3 +95,21 @@ def test_a_terminal_without_unicode_gets_digits() -> None:
 
 def test_nothing_is_wider_than_the_terminal_that_need_not_be() -> None:
     assert max(len(line) for line in _report(100).splitlines()) <= 100
+
+
+def test_a_task_that_is_not_finite_is_named_and_the_others_are_compared() -> None:
+    def rows(offset: float, finite: bool) -> list[dict[str, object]]:
+        return [
+            {"item": f"i{n}", "strict": float(n % 2), "logprob": offset - n if finite else None} for n in range(6)
+        ]
+
+    cells = {
+        CellKey(model, task, 512, seed): rows(-1.0 if model == "a" else 0.0, finite=task == "fine" or model == "b")
+        for model in ("a", "b")
+        for task in ("fine", "burst")
+        for seed in (0, 1)
+    }
+    burst, fine, whole = compare("a", "b", cells)
+    assert burst.logprob is None and fine.logprob is not None and whole.logprob is not None
+    assert whole.logprob.mean == fine.logprob.mean == pytest.approx(-1.0)
+    assert whole.logprob.note == "without burst: not finite there"
