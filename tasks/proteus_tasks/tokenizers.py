@@ -94,7 +94,7 @@ class FileTokenizer:
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        if len(texts) < 4:  # a batch call costs more than it saves
+        if len(texts) < 4 and sum(map(len, texts)) < 4000:  # a batch call costs more than it saves
             return [len(self._inner.encode(text, add_special_tokens=False)) for text in texts]
         counts: list[int] = []
         for start in range(0, len(texts), BATCH):  # encodings take hundreds of bytes a token until they are counted
