@@ -44,7 +44,7 @@ def probe_document(
         "lengths": sorted({length for _, length in plan.suite.counts}),
         "methods": [_method(plan, text) for text in m.models_of(found)],
         "measures": rows + state_measures(contexts, unlocks),
-        "overload": m.overload_points(found) if len(m.loads_of(found)) > 1 else [],
+        "overload": m.overload_points(found) if len(m.loads_of(found)) > 2 else [],
         "gates": None if gates is None else _gates(gates),
         "courses": courses(contexts, unlocks),
         "sentences": m.sentences(effects),

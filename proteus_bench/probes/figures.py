@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proteus_bench.probes.drawing import BLOCK_TICKS, Drawing, Figure, Row, point, table
+from proteus_bench.probes import state_figures
+from proteus_bench.probes.drawing import BLOCK_TICKS, Drawing, Figure, Row, nats_chart, point, table
 from proteus_bench.probes.state import SEGMENTS
-from proteus_bench.probes.svg import Axis, Point, Series, dot_chart, heat_map, line_chart, number
-
-COLUMNS = 32
-"""Steps of the context in a map of the memory over time."""
+from proteus_bench.probes.svg import Axis, Series, dot_chart, line_chart, number
 
 
 def figures(document: Mapping[str, Any]) -> list[Figure]:
     """All figures that the document has measures for, in reading order."""
     drawing = Drawing(document)
-    makers: tuple[Callable[[Drawing], Iterator[Figure]], ...] = (
-        _capacity, _effects, _contrasts, _by_block, _forgetting, _rewriting, _memory_lines, _sets, _occupancy, _shares,
-        _pollution,
-    )  # fmt: skip
-    return [figure for maker in makers for figure in maker(drawing)]
+    text = (_capacity, _effects, _contrasts, _by_block, _forgetting, _rewriting)
+    return [figure for maker in (*text, *state_figures.MAKERS) for figure in maker(drawing)]
 
 
 def _capacity(d: Drawing) -> Iterator[Figure]:
     rows = d.find("recall_by_load")
     loads = sorted({row["x"] for row in rows})
-    if len(loads) < 2:
+    if len(loads) < 3:
         return
     x = Axis("pairs in the context", ticks=[(n, str(n)) for n in loads], log=True)
     yield Figure(
@@ -39,7 +34,7 @@ def _capacity(d: Drawing) -> Iterator[Figure]:
             [
                 line_chart("recall", d.series("recall_by_load", 100), x, Axis("recall, %", 0, 100), rule=(90, "90%")),
                 line_chart("pairs held", d.series("pairs_held"), x, Axis("recall x pairs", 0)),
-                line_chart("log-probability", d.series("logprob_by_load"), x, Axis("nats a value")),
+                nats_chart(d.series("logprob_by_load"), x),
             ]
         ],
         d.legend(),
@@ -92,7 +87,8 @@ def _contrasts(d: Drawing) -> Iterator[Figure]:
                 series = [Series(f"less {row['other']}", [point(row, scale)], d.color[row["other"]])]
                 lines.append((f"{name}, {_sets_of(row)}", series))
         if lines:
-            panels.append(dot_chart(f"{d.models[0]} less the others, {label}", lines, Axis(f"difference of losses, {label}")))
+            title = f"{d.short[d.models[0]]} less the others, {label}"
+            panels.append(dot_chart(title, lines, Axis(f"difference of losses, {label}")))
     yield Figure(
         "Does the schedule protect?",
         f"What interference costs {d.models[0]} less what it costs each other model, on the same seeds and items: to the left "
@@ -107,13 +103,13 @@ def _by_block(d: Drawing) -> Iterator[Figure]:
     tasks = [t for t in dict.fromkeys(r["task"] for r in d.find("recall_by_block")) if _shown_by_block(t)]
     for task in tasks:
         roles = list(dict.fromkeys(row["role"] for row in d.find("recall_by_block", task=task)))
-        panels, x = [], Axis("insertion block of the fact", -0.5, SEGMENTS - 0.5, BLOCK_TICKS)
-        for name, scale, y in (
-            ("recall_by_block", 100.0, Axis("recall, %", 0, 100)),
-            ("logprob_by_block", 1.0, Axis("nats a value")),
-        ):
-            lines = [line for role in roles for line in d.series(name, scale, task=task, role=role)]
-            panels.append(line_chart("recall" if scale > 1 else "log-probability", lines, x, y, verticals=d.unlock_places()))
+        x, marks = Axis("insertion block of the fact", -0.5, SEGMENTS - 0.5, BLOCK_TICKS), d.unlock_places()
+        lines = {
+            name: [line for role in roles for line in d.series(name, scale, task=task, role=role)]
+            for name, scale in (("recall_by_block", 100.0), ("logprob_by_block", 1.0))
+        }
+        recall = line_chart("recall", lines["recall_by_block"], x, Axis("recall, %", 0, 100), verticals=marks)
+        panels = [recall, nats_chart(lines["logprob_by_block"], x, marks)]
         yield Figure(
             f"When was it written? {task}",
             "Recall by the sixteenth of the context in which the fact stands, the first on the left. Marks along the top edge: "
@@ -140,7 +136,7 @@ def _forgetting(d: Drawing) -> Iterator[Figure]:
         [
             [
                 line_chart("recall", d.series("recall_by_distance", 100), x, Axis("recall, %", 0, 100)),
-                line_chart("log-probability", d.series("logprob_by_distance"), x, Axis("nats a value")),
+                nats_chart(d.series("logprob_by_distance"), x),
             ]
         ],
         d.legend(),
@@ -170,162 +166,4 @@ def _rewriting(d: Drawing) -> Iterator[Figure]:
         [[dot_chart("rewritten keys, points", lines, Axis("points"))]],
         d.legend(),
         table([*rows, *d.find("stale")], ("measure", "model", "task"), 100),
-    )
-
-
-def _memory_lines(d: Drawing) -> Iterator[Figure]:
-    rows = d.find("state_retained")
-    if not rows:
-        return
-    x = Axis("insertion block of the fact", -0.5, SEGMENTS - 0.5, BLOCK_TICKS)
-    panels, marks = [], d.unlock_places()
-    for layer in d.layers("state_retained"):
-        kept, all_of_it = d.series("state_retained", layer=layer), (1, "all of it")
-        low, high = _window(kept)
-        part = Axis("part of the trace", low, high)
-        left = line_chart(f"layer {layer}: left at the end", _cut(kept, low, high), x, part, rule=all_of_it, verticals=marks)
-        strength = [_without_bands(line) for line in d.series("state_written", layer=layer)]
-        wide = line_chart(f"layer {layer}: strength of writing", strength, x, Axis("norm of the trace", 0), verticals=marks)
-        panels.append([left, wide])
-    yield Figure(
-        "What is left of it in the memory?",
-        "The same context twice, with the value of one fact exchanged: the difference of the two memories right behind the fact "
-        "is its trace. Left of each pair: the part of the trace that stands in the memory at the context's end, along its own "
-        "direction (1 = append-only, 0 = overwritten). Right: how strongly it was written at all. No knowledge of keys is used.",
-        panels,
-        d.legend(),
-        table(rows, ("model", "layer", "x")),
-    )
-
-
-def _window(lines: Sequence[Series]) -> tuple[float, float]:
-    """Where the means are, with room; a band that is far wider than all of them would flatten them."""
-    means = [p.y for line in lines for p in line.points]
-    return min(-0.25, min(means) - 0.25), max(1.25, max(means) + 0.25)
-
-
-def _cut(lines: Sequence[Series], low: float, high: float) -> list[Series]:
-    """Bands cut at the edges of the plot."""
-
-    def inside(value: float | None) -> float | None:
-        return None if value is None else min(high, max(low, value))
-
-    cut = [Series(s.name, [Point(p.x, p.y, inside(p.lo), inside(p.hi)) for p in s.points], s.color) for s in lines]
-    return cut
-
-
-def _without_bands(line: Series) -> Series:
-    return Series(line.name, [Point(p.x, p.y) for p in line.points], line.color)
-
-
-def _sets(d: Drawing) -> Iterator[Figure]:
-    words = {
-        "retained_before_facts": "trace of A left, B behind it",
-        "retained_before_prose": "trace of A left, prose behind it",
-        "state_retroactive": "lost to B's facts",
-        "state_proactive": "strength of B lost to A",
-        "keys_error_joint": "read-out error of A's keys, B",
-        "keys_error_alone": "read-out error of A's keys, prose",
-        "keys_overlap": "cos2 of A's keys and B's",
-        "keys_overlap_prose": "cos2 of A's keys and prose",
-    }
-    rows = [row for name in words for row in d.find(name)]
-    if not rows:
-        return
-    panels = []
-    for layer in sorted({row["layer"] for row in rows}):
-        lines = []
-        for name, label in words.items():
-            found = [row for row in d.find(name, layer=layer) if not name.startswith("keys_error")]
-            if found:
-                lines.append((label, [Series(r["model"], [point(r)], d.color[r["model"]]) for r in found]))
-        panels.append(dot_chart(f"layer {layer}", lines, Axis("part (1 = all)")))
-    yield Figure(
-        "What do the sets do to each other in the memory?",
-        "Traces as above: what is left of A's facts at the end with B's facts behind them, and with prose in B's place; how much "
-        "weaker B is written when A stood before it; and how far the keys of both sets point the same way (squared cosine). "
-        "Read-out errors of A's keys are in the table.",
-        [panels],
-        d.legend(),
-        table(rows, ("measure", "model", "layer")),
-    )
-
-
-def _occupancy(d: Drawing) -> Iterator[Figure]:
-    for kind, title, reading in (
-        ("energy", "Which blocks are full, and when?",
-         "Energy (squared norm of the change since the start) of each memory block along the context, as a share of the whole "
-         "memory's energy at the end. The staircase is the schedule: above and left of it a block is locked."),
-        ("rank", "How many directions does a block use?",
-         "Effective rank of each block: exp of the entropy of its squared singular values, mean over heads."),
-    ):  # fmt: skip
-        panels = []
-        courses = {m: d.document["courses"][m] for m in d.models if m in d.document["courses"]}
-        if not courses:
-            return
-        for layer in range(len(next(iter(courses.values()))["energy"][0])):
-            grids = {model: _columns(course, kind, layer) for model, course in courses.items()}
-            top = max((v for grid in grids.values() for column in grid for v in column), default=1.0)
-            row = []
-            for model, grid in grids.items():
-                total = courses[model]["marks"][-1]
-                steps = [at - 1 for at in courses[model]["unlocks"]]
-                x = Axis("position in the context", 0, total)
-                opened = steps if any(steps) else ()
-                row.append(heat_map(f"{model}, layer {layer + 1}", grid, x, "block", top=top, steps=opened))
-            panels.append(row)
-        yield Figure(title, reading, panels, (), ((), ()))
-
-
-def _columns(course: Row, kind: str, layer: int) -> list[list[float]]:
-    """The course at equal steps of the context: the mark nearest to each."""
-    marks, total = course["marks"], course["marks"][-1]
-    wanted = [total * (i + 1) / COLUMNS for i in range(COLUMNS)]
-    nearest = [min(range(len(marks)), key=lambda m, w=w: abs(marks[m] - w)) for w in wanted]  # type: ignore[misc]
-    return [course[kind][m][layer] for m in nearest]
-
-
-def _shares(d: Drawing) -> Iterator[Figure]:
-    rows = d.find("state_share")
-    if not rows:
-        return
-    x = Axis("part of the text", -0.5, SEGMENTS - 0.5, BLOCK_TICKS)
-    panels: list[list[str]] = []
-    for layer in d.layers("state_share"):
-        even = (100 / SEGMENTS, "even")
-        lines = d.series("state_share", 100, layer=layer)
-        row = [line_chart(f"layer {layer}", lines, x, Axis("share of the final memory, %", 0), rule=even)]
-        grids = {model: d.document["courses"][model]["share"][layer - 1] for model in d.models if model in d.document["courses"]}
-        top = max(v for grid in grids.values() for column in grid for v in column)
-        ticks = [(i + 0.5, str(i + 1)) for i in (0, 3, 7, 11, 15)]
-        for model, grid in grids.items():
-            axis = Axis("part of the text", 0, SEGMENTS, ticks)
-            row.append(heat_map(f"{model}, layer {layer}", grid, axis, "memory block", top=top))
-        panels.append(row)
-    yield Figure(
-        "Who wrote the memory?",
-        "Each sixteenth of the text is exchanged for other text, and the change of the final memory is measured: its share of all "
-        "such changes. A memory that is polluted early leans left, one that overwrites leans right, one that only appends is "
-        "even. The maps split the shares by memory block.",
-        panels,
-        d.legend(),
-        table(d.find("early_share"), ("measure", "model", "layer"), 100),
-    )
-
-
-def _pollution(d: Drawing) -> Iterator[Figure]:
-    rows = d.find("energy_before_unlock")
-    if not rows or not any(row["value"] > 0 for row in rows):
-        return
-    x = Axis("memory block", 1.5, max(row["x"] for row in rows) + 0.5)
-    panels = [
-        line_chart(f"layer {layer}", d.series("energy_before_unlock", 100, layer=layer), x, Axis("% of its final energy", 0))
-        for layer in d.layers("energy_before_unlock")
-    ]
-    yield Figure(
-        "What stands in a block before it opens?",
-        "Energy of each block at the token before its unlock, over its energy at the end. Zero where writes are gated.",
-        [panels],
-        d.legend(),
-        table(rows, ("model", "layer", "x"), 100),
     )

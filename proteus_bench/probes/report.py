@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from proteus_bench.probes.drawing import short_names
 from proteus_bench.probes.figures import figures
 from proteus_bench.probes.measures import NOT_SEPARABLE, amount, outcome
 from proteus_bench.probes.svg import swatch
@@ -64,10 +65,6 @@ _PAGE = """<!doctype html>
 <h1>{{ title }}</h1>
 <p class="soft">Probe <b>{{ d.probe }}</b> of {{ names }}; suite {{ d.suite.name }} (version {{ d.suite.version }}),
 {{ lengths }} tokens. Run {{ d.run_id[:12] }}.</p>
-{% if effects %}<section><h2>What is lost to the other set?</h2><div class="scroll"><table>
-<tr><th>model</th><th>facts</th><th>points of recall</th><th></th><th>nats of the right value</th><th></th></tr>
-{% for e in effects %}<tr><td>{{ e.model }}</td><td>{{ e.what }}</td>{% for a in e.amounts %}<td>{{ a.text }}</td>
-<td{% if a.bold %} class="clear"{% endif %}>{{ a.outcome }}</td>{% endfor %}</tr>{% endfor %}</table></div></section>{% endif %}
 {% if d.gates %}<section><h2>Which gates are one function?</h2>
 <p>Logits of the same random tokens under every gate, on the same weights, in float64: the largest difference over the largest
 logit. From the start: how items are asked. From a used state: the open memory after another text, with the clock at the
@@ -75,7 +72,12 @@ start. Gates that are one function are shown as one model.</p>
 <div class="scroll"><table><tr><th>gates</th><th>from the start</th><th>from a used state</th><th></th></tr>
 {% for g in d.gates.differences %}<tr><td>{{ g.a }} and {{ g.b }}</td><td>{{ small(g.fresh) }}</td><td>{{ small(g.carried) }}</td>
 <td>{% if same(g) %}<span class="same">{{ same(g) }}</span>{% endif %}</td></tr>{% endfor %}</table></div>
+{% for note in d.notes if "the same function as gate" in note %}<p>{{ note }}.</p>{% endfor %}
 {% for gate, why in d.gates.refused.items() %}<p class="soft">{{ gate }}: {{ why }}</p>{% endfor %}</section>{% endif %}
+{% if effects %}<section><h2>What is lost to the other set?</h2><div class="scroll"><table>
+<tr><th>model</th><th>facts</th><th>points of recall</th><th></th><th>nats of the right value</th><th></th></tr>
+{% for e in effects %}<tr><td>{{ e.model }}</td><td>{{ e.what }}</td>{% for a in e.amounts %}<td>{{ a.text }}</td>
+<td{% if a.bold %} class="clear"{% endif %}>{{ a.outcome }}</td>{% endfor %}</tr>{% endfor %}</table></div></section>{% endif %}
 {% if d.overload %}<section><h2>Where is it full?</h2><p>Pairs at which strict recall falls below a level; the interval holds every
 load whose own recall interval includes the level.</p>
 <div class="scroll"><table><tr><th>model</th><th>level</th><th>pairs [95% interval]</th></tr>
@@ -144,11 +146,12 @@ def _effects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     words = {"retroactive": "A={a}, then B={b}: A lost", "proactive": "B={b}, after A={a}: B lost"}
     rows = [row for row in document["measures"] if row["measure"] in words]
     lines: dict[tuple[str, ...], dict[str, Any]] = {}
+    short = short_names([method["model"] for method in document["methods"]])
     for row in rows:
         gap = f", {row['gap']}% apart" if row["gap"] else ""
         key = (row["model"], row["measure"], row["task"])
         what = words[row["measure"]].format(a=row["a"], b=row["b"]) + gap
-        line = lines.setdefault(key, {"model": row["model"], "what": what, "amounts": []})
+        line = lines.setdefault(key, {"model": short[row["model"]], "what": what, "amounts": []})
         scale, digits = (100, 1) if row["column"] == "strict" else (1, 2)
         said = outcome(row)
         line["amounts"].append({"text": amount(row, scale, digits), "outcome": said, "bold": said != NOT_SEPARABLE})

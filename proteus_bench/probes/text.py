@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,8 +102,8 @@ def estimate(found: Sequence[Record], column: str = "strict") -> Interval | None
     if not found or any(getattr(record, column) is None for record in found):
         return None
     if column == "logprob":
-        scores = matrix(found, column)
-        return unbounded_difference(scores.scores)
+        seen = unbounded_difference(matrix(found, column).scores)
+        return replace(seen, hi=None if seen.hi is None else min(0.0, seen.hi))  # no log-probability is above zero
     if len({record.seed for record in found}) > 1:
         return crossed_anova(matrix(found, column).scores)
     values = [getattr(record, column) for record in found]
