@@ -55,7 +55,7 @@ class Coefficients:
 
 def coefficients(log_keep: Tensor, log_eta: Tensor, theta: Tensor, *, pre: bool) -> Coefficients:
     """Coefficient rows for chunks in the last axis, from log(1-alpha), log(eta) and theta [..., C]."""
-    b, carry, mix, m, end_mix, end_surprise = _ClosedForm.apply(log_keep, log_eta, theta)  # type: ignore[no-untyped-call]
+    b, carry, mix, m, end_mix, end_surprise = _ClosedForm.apply(log_keep, log_eta, theta)
     if pre:
         rows = (
             _shift(b, 1.0),

@@ -1,34 +1,48 @@
-"""Titans with a two-layer MLP memory M(k) = W2 silu(W1 k): the definition and the dual (chunked) form.
+"""Titans with an MLP memory of depth L >= 2, M(k) = W_L silu(... silu(W_1 k)): the definition and the dual (chunked) form.
 
-W1_BHNK, W2_BHVN; N hidden units, no biases, no residual path, so one axis (hidden) covers the whole memory: unit j owns
-row j of W1 and column j of W2. With unit masks w, p, r (write, predict, output) and the anchor (W1^, W2^):
+W_1 [B, H, N, K], W_2 .. W_{L-1} [B, H, N, N], W_L [B, H, V, N]; no biases, norms or residual path, so one axis (hidden)
+covers the whole memory: unit j of EVERY hidden layer owns row j of its W_l and column j of W_{l+1}. With unit masks w, p,
+r (write, predict, output) and the anchors W^:
 
-    z = W1^ k, a = p . silu(z), e = W2^ a - v
-    dW2 = e a^T, dW1 = (silu'(z) . p . W2^^T e) k^T                     gradient of ||M(k) - v||^2 / 2
-    S = where(w, eta S - theta dW, S), W = where(w, (1 - alpha) W + S, W)  for both layers
-    y = W2 (r . silu(W1 q))                                               read="pre": the weights before this write
+    x_0 = k, z_l = W^_l x_{l-1}, x_l = p . silu(z_l);  delta_L = z_L - v, delta_l = silu'(z_l) . p . W^_{l+1}^T delta_{l+1}
+    dW_l = delta_l x_{l-1}^T                                               gradient of ||M(k) - v||^2 / 2
+    S_l = where(w, eta S_l - theta dW_l, S_l), W_l = where(w, (1 - alpha) W_l + S_l, W_l)
+    y = W_L (r . silu(... r . silu(W_1 q)))                                read="pre": the weights before this write
 
-A zero start is dead (both gradients vanish), so M_0 is learned.
+w masks the rows of W_1, the columns of W_L and BOTH sides of the layers between, so with n of N units open the active
+parameters are n (K + V) + (L - 2) n^2: linear in n at depth 2, nearly quadratic beyond. `active_fraction` of a schedule
+counts units; `parameter_fraction` says what that is in parameters. A zero start is dead (every gradient vanishes), so
+M_0 is learned. Depth 1 has no hidden units: it is `titans_linear`, with the axes of a matrix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from proteus_kernels import titans_partial
 from proteus_kernels.masks import Counts, counts, cut_time
-from proteus_kernels.titans_common import Coefficients, TitansState, coefficients, pieces
+from proteus_kernels.titans_common import TitansState, coefficients, pieces
+from proteus_kernels.titans_dual import Run, dual
+from proteus_kernels.titans_partial import Layers
 
+Span = tuple[int, int, int, int]
 silu = torch.nn.functional.silu
+BLOCK = 32
+"""Positions of a block of the dual form at least, where the head is narrower; measured, see `block_length`."""
 
 
 def silu_slope(z: Tensor) -> Tensor:
     """d silu(z) / dz."""
     s = z.sigmoid()
     return s * (1 + z * (1 - s))
+
+
+def parameter_fraction(units: int, *, hidden: int, key: int, value: int, depth: int) -> float:
+    """Active over all parameters of a memory with `units` of `hidden` units open."""
+    return (units * (key + value) + (depth - 2) * units**2) / (hidden * (key + value) + (depth - 2) * hidden**2)
 
 
 def recurrent(
@@ -47,32 +61,38 @@ def recurrent(
     decay_locked: str = "masked",
     inner: int = 16,
 ) -> tuple[Tensor, TitansState]:
-    """The definition, one position at a time. Returns y_BTHV and the state (weights = (W1, W2))."""
-    _only_hidden(axis)
-    weights, momentum, anchor = state.weights, state.momentum, state.anchor
-    dim, outs = weights[0].shape[2], []
+    """The definition, one position at a time. Returns y_BTHV and the state (weights = (W_1, .., W_L))."""
+    dim = _hidden(state, axis)
+    weights, momentum, anchor, outs = state.weights, state.momentum, state.anchor, []
     units = torch.arange(dim, device=q_BTHK.device)
     for t in range(q_BTHK.shape[1]):
         if (state.offset + t) % inner == 0:
             anchor = weights
         c = counts(active[t] if active is not None else dim, dim, gate)
-        w, p, r = (units < n for n in (c.write, c.predict, c.output))
+        w, p, r = ((units < n)[:, None] for n in (c.write, c.predict, c.output))
         q, k, v = q_BTHK[:, t, :, :, None], k_BTHK[:, t, :, :, None], v_BTHV[:, t, :, :, None]
-        z = anchor[0] @ k
-        a = silu(z) * p[:, None]
-        e = anchor[1] @ a - v
-        grads = ((silu_slope(z) * p[:, None] * (anchor[1].mT @ e)) @ k.mT, e @ a.mT)
+        zs, xs = [], [k]
+        for a in anchor:
+            zs.append(a @ xs[-1])
+            xs.append(silu(zs[-1]) * p)
+        deltas = [zs[-1] - v]
+        for z, a in zip(reversed(zs[:-1]), reversed(anchor), strict=False):
+            deltas.insert(0, silu_slope(z) * p * (a.mT @ deltas[0]))
         keep, eta = (x[:, t].exp()[..., None, None] for x in (log_keep_BTH, log_eta_BTH))
         theta = theta_BTH[:, t, :, None, None]
-        masks = (w[:, None], w[None, :])
-        momentum = tuple(torch.where(m, eta * s - theta * g, s) for m, s, g in zip(masks, momentum, grads, strict=True))
+        masks = [w, *[w & w.mT] * (len(weights) - 2), w.mT]
+        momentum = tuple(
+            torch.where(m, eta * s - theta * (d @ x.mT), s) for m, s, d, x in zip(masks, momentum, deltas, xs, strict=False)
+        )
         before = weights
         weights = tuple(
             torch.where(m, keep * x + s, keep * x if decay_locked == "unmasked" else x)
             for m, x, s in zip(masks, weights, momentum, strict=True)
         )
-        w1, w2 = before if read == "pre" else weights
-        outs.append((w2 @ (silu(w1 @ q) * r[:, None])).squeeze(-1))
+        *hidden, last = before if read == "pre" else weights
+        for layer in hidden:
+            q = silu(layer @ q) * r
+        outs.append((last @ q).squeeze(-1))
     offset = (state.offset + q_BTHK.shape[1]) % inner
     return torch.stack(outs, 1), TitansState(weights=weights, momentum=momentum, anchor=anchor, offset=offset)
 
@@ -95,146 +115,96 @@ def chunk(
 ) -> tuple[Tensor, TitansState]:
     """The dual form of `recurrent` (same arguments and result): no per-token weights are ever formed.
 
-    W_t q = b_t W q + f_t S q - sum_i G_ti (k_i . q) dz_i, one C x C product a layer and inner chunk. Locked units are
-    sliced away for writing; a gate that reads more than it writes adds their (unwritten) part.
+    Pieces never cross an unlock: each runs on the open part of the layers (`titans_dual`), locked parts are not touched.
+    A gate that predicts with more units than it writes (`write`) takes `titans_partial`, without a backward of its own.
     """
-    _only_hidden(axis)
-    dim = state.weights[0].shape[2]
-    q, k, v = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV))
-    gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
-    weights, momentum, anchor = state.weights, state.momentum, state.anchor
-    outs, pre, length = [], read == "pre", q.shape[2]
+    dim, length = _hidden(state, axis), q_BTHK.shape[1]
     spans = list(pieces(active, length, dim, inner, state.offset))
-    for (start, _, size, n), (q_s, k_s, v_s, *gates_s) in zip(spans, cut_time(spans, q, k, v, *gates), strict=True):
-        coef = coefficients(*(g.unflatten(2, (-1, size)) for g in gates_s), pre=pre)
-        decay = gates_s[0].unflatten(2, (-1, size)).unbind(2) if decay_locked == "unmasked" else None
-        c = counts(n, dim, gate)
-        for i, x in enumerate(_inner_chunks(q_s, k_s, v_s, coef, size)):
-            if (state.offset + start + i * size) % inner == 0:
-                anchor = weights
-            locked_decay = None if decay is None else decay[i]
-            y, weights, momentum = _one_chunk(x, locked_decay, weights, momentum, anchor, c, pre)
-            outs.append(y)
-    out = (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
-    offset = (state.offset + length) % inner
-    return out, TitansState(weights=weights, momentum=momentum, anchor=anchor, offset=offset)
+    stretches = list(_stretches(spans, inner))
+    q, k, v, *gates = (
+        x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV, log_keep_BTH, log_eta_BTH, theta_BTH)
+    )
+    decays = [d for (d,) in cut_time(spans, gates[0])] if decay_locked == "unmasked" else [None] * len(spans)
+    layers, outs, left = Layers.of(state), [], iter(zip(spans, decays, strict=True))
+    columns = cut_time([(s[0][0], s[-1][1]) for s in stretches], q, k, v, *gates)
+    for stretch, (q_s, k_s, v_s, *gates_s) in zip(stretches, columns, strict=True):
+        size, ys = stretch[0][2], []
+        block = size if gate == "write" else block_length(size, min(q.shape[-1], v.shape[-1]))
+        runs = _runs(q_s, k_s, v_s, gates_s, size, block, read == "pre", [(b - a) // size for a, b, _, _ in stretch])
+        for run, ((start, _, _, n), decay) in zip(runs, left, strict=False):
+            y, layers = _piece(run, decay, layers, counts(n, dim, gate), (state.offset + start) % inner == 0, read == "pre")
+            ys.append(y)
+        out = ys[0] if len(ys) == 1 else torch.cat(ys, 0)
+        outs.append(out.unflatten(1, q.shape[:2]).permute(1, 0, 3, 2, 4).flatten(1, 2))
+    y = outs[0] if len(outs) == 1 else torch.cat(outs, 1)
+    return y, layers.state((state.offset + length) % inner)
 
 
-Pair = tuple[Tensor, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Inner:
-    """What one inner chunk needs and no weights can change, computed for all chunks at once. [B, H, C, .]
-
-    reads = [b q | f q]; qk_mix = QK^T . G; writes = [G_C . k | N_C . k]; ends = b_C, f_C, m_C.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    reads: Tensor
-    qk_mix: Tensor
-    writes: Tensor
-    mix: Tensor
-    carried: Tensor
-    end_rows: Tensor
-    ends: tuple[Tensor, Tensor, Tensor]
-
-
-def _inner_chunks(q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, size: int) -> Iterator[_Inner]:
-    q, k, v = (x.unflatten(2, (-1, size)) for x in (q, k, v))
-    carried = torch.stack([coef.keep, coef.carry], -1)  # [..., C, 2]
-    end_rows = torch.stack([coef.end_mix, coef.end_surprise], -1)
-    parts = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "reads": _outer(carried, q),
-        "qk_mix": (q @ k.mT) * coef.mix,
-        "writes": _outer(end_rows, k),
-        "mix": coef.mix,
-        "carried": carried,
-        "end_rows": end_rows,
-    }
-    ends = [x[..., None, None].unbind(2) for x in (coef.end_keep, coef.end_carry, coef.end_momentum)]
-    columns = {name: x.unbind(2) for name, x in parts.items()}
-    for i in range(q.shape[2]):
-        yield _Inner(**{name: x[i] for name, x in columns.items()}, ends=(ends[0][i], ends[1][i], ends[2][i]))
-
-
-def _outer(factors: Tensor, x: Tensor) -> Tensor:
-    """[f_1 x | f_2 x]: factors [..., C, 2], x [..., C, D] -> [..., C, 2 D]."""
-    return (factors[..., :, :, None] * x[..., :, None, :]).flatten(-2)
-
-
-def _only_hidden(axis: str) -> None:
+def _hidden(state: TitansState, axis: str) -> int:
+    """The number of hidden units; ValueError for another axis or depth."""
     if axis != "hidden":
         raise ValueError(f"an MLP memory is scheduled along its hidden units, not along {axis!r}")
+    if len(state.weights) < 2:
+        raise ValueError("an MLP memory has at least two layers; one layer is the linear memory")
+    return state.weights[0].shape[2]
 
 
-def _split(pair: Pair, n: int) -> tuple[Pair, Pair]:
-    return (pair[0][:, :, :n], pair[1][..., :n]), (pair[0][:, :, n:], pair[1][..., n:])
+def block_length(size: int, width: int) -> int:
+    """Positions per block of a chunk of `size`: a divisor of it, about as many as the head is wide.
+
+    A block costs its length times (position x position) products and one more state: K = 32 runs fastest at 32, K = 128
+    undivided. A size without a divisor from 16 up is not divided.
+    """
+    fitting = [c for c in range(16, max(BLOCK, width) + 1) if size % c == 0]
+    return max(fitting, default=size)
 
 
-def _one_chunk(
-    x: _Inner, decay: Tensor | None, weights: Pair, momentum: Pair, anchor: Pair, c: Counts, pre: bool
-) -> tuple[Tensor, Pair, Pair]:
-    """One inner chunk of one unlock segment."""
-    dim, w = weights[0].shape[2], c.write
-    if w == dim:
-        return _dual(x, x.v, weights, momentum, anchor, c.output)
-    locked, rest = _split(weights, w)[1], _split(momentum, w)[1]
-    target = x.v
-    if c.predict > w:  # gate write: the prediction reads the locked units of the anchor too
-        l1, l2 = _split(anchor, w)[1]
-        target = target - silu(x.k @ l1.mT) @ l2.mT
-    opened = [_split(pair, w)[0] for pair in (weights, momentum, anchor)]
-    y, new_weights, new_momentum = _dual(x, target, opened[0], opened[1], opened[2], c.output)
-    if c.output > w:
-        y = y + _locked_read(x.q, locked, decay, pre)
-    if decay is not None:
-        end = decay.sum(-1).exp()[..., None, None]
-        locked = (locked[0] * end, locked[1] * end)
-    new_weights = (torch.cat([new_weights[0], locked[0]], 2), torch.cat([new_weights[1], locked[1]], 3))
-    new_momentum = (torch.cat([new_momentum[0], rest[0]], 2), torch.cat([new_momentum[1], rest[1]], 3))
-    return y, new_weights, new_momentum
+def _stretches(spans: list[Span], inner: int) -> Iterator[list[Span]]:
+    """Neighbours of whole inner chunks, whose inputs are laid out together; every other piece alone."""
+    whole: list[Span] = []
+    for span in spans:
+        if span[2] == inner:
+            whole.append(span)
+            continue
+        if whole:
+            yield whole
+        yield [span]
+        whole = []
+    if whole:
+        yield whole
 
 
-def _locked_read(q: Tensor, locked: Pair, decay: Tensor | None, pre: bool) -> Tensor:
-    z = q @ locked[0].mT
-    if decay is None:
-        return silu(z) @ locked[1].mT
-    cum = decay.cumsum(-1)
-    factor = (cum - decay if pre else cum).exp()[..., None]
-    return factor * (silu(factor * z) @ locked[1].mT)
+def _runs(
+    q: Tensor, k: Tensor, v: Tensor, gates: list[Tensor], size: int, block: int, pre: bool, chunks: list[int]
+) -> Iterator[Run]:
+    """[B, H, T, .] and gates [B, H, T] as inputs of the dual form, cut into runs of so many chunks each."""
+    log_keep, log_eta, theta = (_by_chunk(g[..., None], size).squeeze(-1).unflatten(2, (-1, block)) for g in gates)
+    c = coefficients(log_keep, log_eta, -theta, pre=pre)  # -theta: every product of a gradient is subtracted
+    parts = {
+        "q": _by_chunk(q, size),
+        "k": _by_chunk(k, size),
+        "minus_v": _by_chunk(-v, size),
+        "carried": torch.stack([c.keep, c.carry], -1).flatten(2, 3),
+        "minus_mix": c.mix.flatten(2, 3).contiguous(),
+        "minus_ends": torch.stack([c.end_mix, c.end_surprise], -1).flatten(2, 3),
+        "ends": torch.stack([c.end_keep, c.end_carry, c.end_momentum], -1),
+    }
+    for cut in zip(*(x.split(chunks) for x in parts.values()), strict=True):
+        yield Run(**dict(zip(parts, cut, strict=True)))
 
 
-def _dual(
-    x: _Inner, target: Tensor, weights: Pair, momentum: Pair, anchor: Pair, output: int
-) -> tuple[Tensor, Pair, Pair]:
-    """Both layers in dual form on the open units; `output` units of them are read. [W | S] side by side: one product."""
-    z = x.k @ anchor[0].mT
-    s = z.sigmoid()
-    a = z * s
-    e = a @ anchor[1].mT - target
-    dz = (s + a - a * s) * (e @ anchor[1])  # silu'(z) = s + a (1 - s)
-    both_1 = torch.cat([weights[0], momentum[0]], -1)  # [N, 2K]
-    both_2 = torch.cat([weights[1].mT, momentum[1].mT], -2)  # [2N, V]
-    read_1, read_2, dz_read, a_read = both_1, both_2, dz, a
-    units = weights[0].shape[2]
-    if output < units:
-        read_1, dz_read, a_read = both_1[:, :, :output], dz[..., :output], a[..., :output]
-        read_2 = torch.cat([both_2[:, :, :output], both_2[:, :, units : units + output]], 2)
-    h = silu(x.reads @ read_1.mT - x.qk_mix @ dz_read)
-    y = _outer(x.carried, h) @ read_2 - ((h @ a_read.mT) * x.mix) @ e
-    step_1 = dz.mT @ x.writes  # [N, 2K]: into the weights | into the momentum
-    step_2 = _outer(x.end_rows, e).mT @ a  # [2V, N]
-    keep, carry, decay = x.ends
-    into_w1, into_s1 = step_1.chunk(2, -1)
-    into_w2, into_s2 = step_2.chunk(2, -2)
-    new_weights = tuple(
-        torch.addcmul(keep * w, carry, m) - d for w, m, d in zip(weights, momentum, (into_w1, into_w2), strict=True)
-    )
-    new_momentum = tuple(decay * m - d for m, d in zip(momentum, (into_s1, into_s2), strict=True))
-    return y, new_weights, new_momentum
+def _by_chunk(x: Tensor, size: int) -> Tensor:
+    """[B, H, T, D] -> [n, B H, size, D]"""
+    return x.unflatten(2, (-1, size)).permute(2, 0, 1, 3, 4).flatten(1, 2).contiguous()
+
+
+def _piece(
+    run: Run, decay: Tensor | None, layers: Layers, c: Counts, fresh: bool, pre: bool
+) -> tuple[Tensor, Layers]:
+    """A run of equal inner chunks between two unlocks: y [n, B H, C, V]."""
+    if c.predict > c.write:
+        return titans_partial.piece(run, decay, layers, c.write, fresh, pre)
+    states, anchors = layers.opened(c.write)
+    y, *after = dual(run, states, () if fresh else anchors, c.output)
+    depth, size = len(states), run.q.shape[2]
+    return y, layers.after(after[:depth], after[depth:], c.write, decay, size, fresh)
