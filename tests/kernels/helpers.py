@@ -39,13 +39,17 @@ def delta_inputs(length: int, *, start: str, dtype: torch.dtype = torch.float64,
 def titans_inputs(
     length: int, kind: str, *, start: str, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """(gates and q, k, v; state tensors: weights, momentum, anchor). An MLP's weights are random in both starts."""
+    """(gates and q, k, v; state tensors: weights, momentum, anchor). An MLP's weights are random in both starts.
+
+    kind: linear, mlp (two layers), mlp3, mlp4.
+    """
     g = torch.Generator().manual_seed(seed)
     rand = torch.rand(3, B, length, H, generator=g, dtype=torch.float64)
     named = qkv(length, g) | {
         "log_keep_BTH": -0.3 * rand[0], "log_eta_BTH": -rand[1], "theta_BTH": 0.2 * rand[2],
     }  # fmt: skip
-    shapes = [(B, H, K, V)] if kind == "linear" else [(B, H, N, K), (B, H, V, N)]
+    between = [(B, H, N, N)] * (int(kind[3:] or 2) - 2) if kind.startswith("mlp") else []
+    shapes = [(B, H, K, V)] if kind == "linear" else [(B, H, N, K), *between, (B, H, V, N)]
     state = []
     for part in ("weights", "momentum", "anchor"):
         for shape in shapes:
