@@ -110,9 +110,9 @@ def verify_bundle(path: Path, bundle: Opened, options: Options, book: Book) -> V
             continue
         found.rows += sum(map(len, checked.rows.values()))
         reached = _levels(checked, bundle, options, book, found)
-        seen += predictions(checked) if reached >= 1 else []
         levels.append(reached)
-        if reached >= 0:
+        if reached >= 1:  # what does not add up has no entry
+            seen += predictions(checked)
             found.entries += entries_of(checked, book, reached, bundle.statement)
     twins = list(twin_predictions(seen))
     if twins and options.level >= 1:
