@@ -106,6 +106,8 @@ def _start(tmp_path: Path, env: dict[str, str], suite: str, workers: str) -> "su
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # a shell's background job ignores SIGINT, and so would its children: these tests may be one
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:

@@ -8,6 +8,7 @@ import torch
 
 from proteus_bench.errors import UsageError
 from proteus_bench.registry import Registry
+from proteus_bench.runner import models
 from proteus_bench.schedules import Capacity, Surprise, Uniform
 from proteus_models.check import check_model
 from proteus_models.config import ModelConfig
@@ -25,8 +26,10 @@ def installed(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text(f"[proteus_bench.models]\n{points}")
     (tmp_path / "new_backbone.py").write_text(EXAMPLE.read_text("utf-8"))
     monkeypatch.syspath_prepend(str(tmp_path))
+    models._tables.cache_clear()  # a process asks for the installed plugins once
     yield tmp_path
     sys.modules.pop("new_backbone", None)
+    models._tables.cache_clear()
 
 
 def config(capacity: Capacity, mixer: str = "hebb") -> ModelConfig:
@@ -45,12 +48,12 @@ def test_it_passes_every_check(installed, gate, schedule):
 
 
 def test_one_block_is_the_base_model_bit_for_bit(installed):
-    models = []
+    twins = []
     for capacity in (Capacity.static(axis="value", span=32), Capacity(schedule=Uniform(blocks=1, span=32), axis="value")):
         torch.manual_seed(0)
-        models.append(DecoderLM(config(capacity)))
+        twins.append(DecoderLM(config(capacity)))
     ids = torch.arange(40)[None]
-    assert torch.equal(models[0](ids), models[1](ids))
+    assert torch.equal(twins[0](ids), twins[1](ids))
 
 
 def test_it_is_short_and_listed_beside_ours(installed):
