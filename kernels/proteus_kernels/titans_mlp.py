@@ -25,7 +25,8 @@ from torch import Tensor
 from proteus_kernels import titans_partial
 from proteus_kernels.masks import Counts, counts, cut_time
 from proteus_kernels.titans_common import TitansState, coefficients, pieces
-from proteus_kernels.titans_dual import Run, dual
+from proteus_kernels.titans_dual import dual
+from proteus_kernels.titans_dual_forward import Run
 from proteus_kernels.titans_partial import Layers
 
 Span = tuple[int, int, int, int]
@@ -72,17 +73,17 @@ def recurrent(
         w, p, r = ((units < n)[:, None] for n in (c.write, c.predict, c.output))
         q, k, v = q_BTHK[:, t, :, :, None], k_BTHK[:, t, :, :, None], v_BTHV[:, t, :, :, None]
         zs, xs = [], [k]
-        for a in anchor:
+        for a in anchor[:-1]:
             zs.append(a @ xs[-1])
             xs.append(silu(zs[-1]) * p)
-        deltas = [zs[-1] - v]
-        for z, a in zip(reversed(zs[:-1]), reversed(anchor), strict=False):
+        deltas = [anchor[-1] @ xs[-1] - v]
+        for z, a in zip(reversed(zs), reversed(anchor), strict=False):
             deltas.insert(0, silu_slope(z) * p * (a.mT @ deltas[0]))
         keep, eta = (x[:, t].exp()[..., None, None] for x in (log_keep_BTH, log_eta_BTH))
         theta = theta_BTH[:, t, :, None, None]
         masks = [w, *[w & w.mT] * (len(weights) - 2), w.mT]
         momentum = tuple(
-            torch.where(m, eta * s - theta * (d @ x.mT), s) for m, s, d, x in zip(masks, momentum, deltas, xs, strict=False)
+            torch.where(m, eta * s - theta * (d @ x.mT), s) for m, s, d, x in zip(masks, momentum, deltas, xs, strict=True)
         )
         before = weights
         weights = tuple(

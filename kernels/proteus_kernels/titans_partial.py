@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.titans_common import TitansState
-from proteus_kernels.titans_dual import Run
+from proteus_kernels.titans_dual_forward import Run
 
 silu = torch.nn.functional.silu
 
@@ -149,11 +149,11 @@ def _chunk(
 def _gradients(k: Tensor, minus_v: Tensor, maps: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """x_{l-1} and delta_l of every layer at the anchors [G, d_out, d_in]."""
     xs, zs = [k], []
-    for a in maps:
+    for a in maps[:-1]:
         zs.append(xs[-1] @ a.mT)
         xs.append(silu(zs[-1]))
-    deltas = [zs[-1] + minus_v]
-    for z, a in zip(reversed(zs[:-1]), reversed(maps), strict=False):
+    deltas = [xs[-1] @ maps[-1].mT + minus_v]
+    for z, a in zip(reversed(zs), reversed(maps), strict=False):
         s = z.sigmoid()
         deltas.insert(0, s * (1 + z * (1 - s)) * (deltas[0] @ a))
     return xs, deltas

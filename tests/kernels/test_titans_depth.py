@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from helpers import H, K, N, V, everything, staircase, titans_inputs, titans_state, worst
@@ -82,28 +80,41 @@ def test_continuing_a_deep_memory_equals_one_pass(kind: str) -> None:
         assert worst(got, [whole, *end.weights, *end.momentum, *end.anchor]) < 1e-12
 
 
-def small(kind: str, inner: int) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
-    x, state = titans_inputs(6, kind, start="random")
-    leaves = [t[:1, :, :1, :3].detach() if t.dim() == 4 else t[:1, :, :1].detach() for t in x.values()]
-    leaves += [t[:1, :1, :3, :3].detach() for t in state]
-    names = list(x)
+def small(kind: str, length: int = 6) -> list[Tensor]:
+    """One batch row and head, no two widths alike: K = 3, V = 2, N = 4."""
+    x, state = titans_inputs(length, kind, start="random")
+    depth = len(state) // 3
+    leaves = [t[:1, :, :1, : 2 if n == "v_BTHV" else 3] if t.dim() == 4 else t[:1, :, :1] for n, t in x.items()]
+    for i, t in enumerate(state):
+        rows, cols = (2 if i % depth == depth - 1 else 4), (3 if i % depth == 0 else 4)
+        leaves.append(t[:1, :1, :rows, :cols])
+    return [t.detach().clone().requires_grad_() for t in leaves]
 
-    def call(*tensors: Tensor) -> tuple[Tensor, ...]:
-        inputs = dict(zip(names, tensors, strict=False))
-        y, s = titans_mlp.chunk(**inputs, state=titans_state(list(tensors[6:]), 0), inner=inner)
-        return y, *s.weights, *s.momentum, *s.anchor
 
-    return call, [t.requires_grad_() for t in leaves]
+def call(*tensors: Tensor, form: str = "chunk", **choices: object) -> tuple[Tensor, ...]:
+    """A kernel on the leaves of `small`, inner chunks of 2."""
+    names = ("q_BTHK", "k_BTHK", "v_BTHV", "log_keep_BTH", "log_eta_BTH", "theta_BTH")
+    inputs, state = dict(zip(names, tensors, strict=False)), titans_state(list(tensors[6:]), 0)
+    y, s = getattr(titans_mlp, form)(**inputs, state=state, inner=2, **choices)
+    return y, *s.weights, *s.momentum, *s.anchor
+
+
+@pytest.mark.parametrize("gate", ["both", "write", "read"])
+@pytest.mark.parametrize("kind", ["mlp", "mlp3", "mlp4"])
+def test_widths_that_differ_are_kept_apart(kind: str, gate: str) -> None:
+    leaves, active = small(kind), [1, 1, 1, 2, 4, 4]
+    forms = ("chunk", "recurrent")
+    a, b = (everything(lambda f=f: list(call(*leaves, form=f, active=active, gate=gate)), leaves) for f in forms)
+    assert worst(a, b) < 1e-10
 
 
 @pytest.mark.parametrize("kind", ["mlp", "mlp3"])
 def test_the_backward_by_hand_passes_gradcheck(kind: str) -> None:
-    call, leaves = small(kind, 2)
-    assert torch.autograd.gradcheck(call, leaves, atol=1e-7)
+    assert torch.autograd.gradcheck(call, small(kind), atol=1e-7)
 
 
 def test_a_second_backward_through_the_same_graph_gives_the_same_gradients() -> None:
-    call, leaves = small("mlp", 2)
+    leaves = small("mlp")
     loss, used = sum(x.square().sum() for x in call(*leaves)), leaves[:10]  # a fresh chunk does not read the old anchor
     first, second = (torch.autograd.grad(loss, used, retain_graph=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
