@@ -31,6 +31,8 @@ class ModelConfig:
     chunk: int = 32
     inner: int = 32
     memory_hidden: int = 128
+    memory_depth: int = 2
+    """Layers of an MLP memory, 1 to 4. One layer has no hidden units: it is the linear memory, with a matrix's axes."""
     theta_max: float = 1.0
     eps: float = 1e-6
     window: int = 64
@@ -52,6 +54,8 @@ class ModelConfig:
             least = 0 if field.name == "persistent" else 1
             if field.type == "int" and getattr(self, field.name) < least:
                 raise ValueError(f"{field.name} must be at least {least}, got {getattr(self, field.name)}")
+        if self.memory_depth > 4:
+            raise ValueError(f"memory_depth lies in 1 to 4, got {self.memory_depth}")
         if self.memory not in ("linear", "mlp"):
             raise ValueError(f"memory must be linear or mlp, got {self.memory!r}")
 

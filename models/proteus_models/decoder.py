@@ -307,7 +307,7 @@ def evaluated(config: ModelConfig) -> ModelConfig:
 
 
 def _check(config: ModelConfig) -> None:
-    capacity, axes = config.capacity, mixer_class(config.mixer).axes
+    capacity, axes = config.capacity, mixer_class(config.mixer).axes_of(config)
     if not axes:
         if not capacity.is_static:
             raise CapacityError(f"{config.mixer} has no fixed state to open block by block: it takes no schedule")

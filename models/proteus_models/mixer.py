@@ -40,6 +40,11 @@ class Mixer(nn.Module):
         return GatedOutput(config)
 
     @classmethod
+    def axes_of(cls, config: ModelConfig) -> tuple[str, ...]:
+        """The axes of this configuration, where they depend on it."""
+        return cls.axes
+
+    @classmethod
     def check(cls, config: ModelConfig) -> None:
         """Refuse (ValueError) what this backbone cannot be, beyond what the decoder knows of axes and blocks."""
 

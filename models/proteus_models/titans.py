@@ -1,11 +1,13 @@
-"""Titans LMM mixers (Behrouz et al., arXiv 2501.00663, Eq. 8-18): a linear and a two-layer MLP memory."""
+"""Titans LMM mixers (Behrouz et al., arXiv 2501.00663, Eq. 8-18): a linear memory, and an MLP of one to four layers."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from types import ModuleType
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -43,11 +45,16 @@ class TitansGates(nn.Module):
 class TitansMixer(Mixer):
     """x_BTD -> y_BTD; weights, momentum and anchor of the memory are the state. Subclasses name kernel and memory."""
 
-    kernel: ClassVar[ModuleType]
+    kernel: ModuleType
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.gates = TitansGates(config)
+        self.make_memory(config)
+
+    def make_memory(self, config: ModelConfig) -> None:
+        """The parameters of M_0."""
+        raise NotImplementedError
 
     def memory_start(self, batch: int) -> tuple[Tensor, ...]:
         """M_0, one copy per row of the batch."""
@@ -76,12 +83,11 @@ class TitansMixer(Mixer):
 class TitansLinearMixer(TitansMixer):
     """M_BHKV, starting at zero or learned."""
 
-    axes: ClassVar = ("key", "value", "head")
+    axes: ClassVar[tuple[str, ...]] = ("key", "value", "head")
     memory: ClassVar = "matrix"
-    kernel: ClassVar = titans_linear
+    kernel = titans_linear
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+    def make_memory(self, config: ModelConfig) -> None:
         if config.capacity.m0 == "learned":
             self.m0 = self.learned_start(config.head_k, config.head_v, fan_in=config.head_k)
 
@@ -92,29 +98,72 @@ class TitansLinearMixer(TitansMixer):
         return (self.m0.expand(shape) if learned else self.gates.linear.bias.new_zeros(shape),)
 
 
-class TitansMLPMixer(TitansMixer):
-    """W1_BHNK and W2_BHVN, always learned at the start: a zero start has zero gradient."""
+class TitansMLPMixer(TitansLinearMixer):
+    """`memory_depth` layers of `memory_hidden` units, W_1 [B, H, N, K] .. W_L [B, H, V, N], learned at the start.
+
+    One layer has no hidden units: it is the linear memory, and its axes are those of a matrix.
+    """
 
     axes: ClassVar = ("hidden",)
     memory: ClassVar = "mlp"
-    kernel: ClassVar = titans_mlp
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+    @classmethod
+    def axes_of(cls, config: ModelConfig) -> tuple[str, ...]:
+        return TitansLinearMixer.axes if config.memory_depth == 1 else cls.axes
+
+    def make_memory(self, config: ModelConfig) -> None:
+        if config.memory_depth == 1:
+            super().make_memory(config)
+            return
         if config.capacity.m0 != "learned":
-            raise ValueError("an MLP memory needs m0=learned: from a zero start both layers' gradients vanish")
-        n = config.memory_hidden
-        self.w1 = self.learned_start(n, config.head_k, fan_in=config.head_k)
-        self.w2 = self.learned_start(config.head_v, n, fan_in=n)
+            raise ValueError("an MLP memory needs m0=learned: from a zero start the gradients of all layers vanish")
+        self.kernel = titans_mlp
+        widths = [config.head_k, *[config.memory_hidden] * (config.memory_depth - 1), config.head_v]
+        for i, (d_in, d_out) in enumerate(pairwise(widths), 1):
+            setattr(self, f"w{i}", self.learned_start(d_out, d_in, fan_in=d_in))
 
     def memory_start(self, batch: int) -> tuple[Tensor, ...]:
-        return tuple(w.expand(batch, *w.shape) for w in (self.w1, self.w2))
+        if self.config.memory_depth == 1:
+            return super().memory_start(batch)
+        layers = [getattr(self, f"w{i + 1}") for i in range(self.config.memory_depth)]
+        return tuple(w.expand(batch, *w.shape) for w in layers)
 
     def predict(self, state: LMMState, k_BTHK: Tensor, n: int) -> Tensor:
-        w1, w2 = state[1].weights
-        hidden = nn.functional.silu(k_BTHK.transpose(1, 2) @ w1[:, :, :n].mT)
-        return (hidden @ w2[..., :n].mT).transpose(1, 2)
+        if self.config.memory_depth == 1:
+            return super().predict(state, k_BTHK, n)
+        x, (first, *between, last) = k_BTHK.transpose(1, 2), state[1].weights
+        for layer in (first[:, :, :n], *(w[:, :, :n, :n] for w in between)):
+            x = nn.functional.silu(x @ layer.mT)
+        return (x @ last[..., :n].mT).transpose(1, 2)
 
     def locked(self, state: LMMState, n: int) -> list[Tensor]:
-        dims = (2, 3, 2, 3)  # W1 has a unit a row, W2 a unit a column; then their momenta
-        return [x.narrow(dim, n, x.shape[dim] - n) for x, dim in zip(self.memories(state), dims, strict=True)]
+        depth = self.config.memory_depth
+        if depth == 1:
+            return super().locked(state, n)
+        parts: list[Tensor] = []
+        for i, x in enumerate(self.memories(state)):  # weights, then momenta, layer by layer
+            layer = i % depth
+            if layer < depth - 1:
+                parts.append(x[:, :, n:])
+            if layer:
+                parts.append(x[..., n:] if layer == depth - 1 else x[:, :, :n, n:])
+        return parts
+
+
+def mean_active(config: ModelConfig) -> dict[str, float]:
+    """How much of the scheduled memory is open over the span, on average: of its axis, and of its parameters.
+
+    Schedules are compared by the first. The second differs for hidden units of three layers or more, where an open unit
+    meets only open units: those parameters grow with the square. It is left out where the data decide.
+    """
+    capacity, depth = config.capacity, config.memory_depth
+    found = {"axis": capacity.mean_active_fraction()}
+    if capacity.axis != "hidden" or depth < 3 or not config.mixer.startswith("titans"):
+        return found | {"parameters": found["axis"]}
+    if capacity.is_data_dependent:
+        return found
+    n = config.memory_hidden
+    units, times = np.unique(capacity.active_coords_range(0, capacity.span, n), return_counts=True)
+    shape = {"hidden": n, "key": config.head_k, "value": config.head_v, "depth": depth}
+    shares = [titans_mlp.parameter_fraction(int(u), **shape) for u in units]
+    return found | {"parameters": float(np.average(shares, weights=times))}

@@ -37,7 +37,7 @@ class HybridMixer(Mixer):
 
     @classmethod
     def check(cls, config: ModelConfig) -> None:
-        axes, axis = LMM[config.memory].axes, config.capacity.axis
+        axes, axis = LMM[config.memory].axes_of(config), config.capacity.axis
         if axis not in axes:
             raise ValueError(f"{config.mixer} with memory={config.memory} has no {axis} axis; one of {', '.join(axes)}")
         LMM[config.memory].check(config)
