@@ -1,10 +1,13 @@
 """Training throughput (forward + backward) of one mixer: chunked form against definition and against titans-pytorch.
 
-    OMP_NUM_THREADS=1 python benchmarks/training.py [--length 4096] [--json FILE]
+    OMP_NUM_THREADS=1 python benchmarks/training.py [--length 4096] [--sizes 128x4 512x16 512x4] [--peers] [--json FILE]
 
-Prints tokens/s, FLOPs by formula and the fraction of this core's measured matmul rate. Compare ratios of one run only.
+Prints tokens/s, FLOPs by formula and the fraction of this core's measured matmul rate. What is compared is called in turn,
+round after round, and a ratio is the median over the rounds: a busy machine slows both. Compare ratios of one run only.
+
 FLOPs per token and head, forward (a multiply-add is 2), C the chunk: gated delta 6CK + 4CV + 6KV + C^2/3; linear Titans
-4CK + 4CV + 8KV + 4C^2/3; MLP Titans with N hidden units 2(K+V)N(3 + 2 + 2) / 2 + 4C(K + 2N + V). Backward counts twice.
+4CK + 4CV + 8KV + 4C^2/3; MLP Titans, N hidden units, K = V, blocks of c: 22KN (3 products to predict, 4 to write and 4 to
+read, W and S each) + 4c(K + N) + 2c^2. Backward counts twice, that of the MLP repeats the prediction (6KN).
 """
 
 from __future__ import annotations
@@ -15,69 +18,82 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from proteus_bench.schedules import Capacity, Uniform
+from proteus_kernels.titans_mlp import block_length
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import MIXERS
 
-D, H, K = 128, 4, 32
+CHUNK = 64
+Run = Callable[[], Any]
 
 
-def seconds(run: Callable[[], Any], repeats: int) -> float:
-    """Median wall time after one warm-up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+@dataclass(frozen=True)
+class Size:
+    """Width of the model and number of heads; an MLP memory has four times a head's width of hidden units."""
+
+    d: int
+    heads: int
+
+    @property
+    def head(self) -> int:
+        return self.d // self.heads
+
+    @staticmethod
+    def parse(text: str) -> Size:
+        d, heads = map(int, text.split("x"))
+        return Size(d, heads)
 
 
-def speed_ratio(a: Callable[[], Any], b: Callable[[], Any], repeats: int) -> float:
-    """Speed of a over speed of b: the median of ratios of calls that stand side by side, after a warm-up of both."""
-    a()
-    b()
-    ratios = []
-    for _ in range(repeats):
-        t0 = time.perf_counter()
-        a()
-        t1 = time.perf_counter()
-        b()
-        ratios.append((time.perf_counter() - t1) / (t1 - t0))
-    return statistics.median(ratios)
+def rounds(runs: dict[str, Run], repeats: int) -> dict[str, list[float]]:
+    """Wall times of each, called in turn `repeats` times after a warm-up of all."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: x[1:] for name, x in times.items()}
+
+
+def ratio(slow: list[float], fast: list[float]) -> dict[str, float]:
+    """Speed of `fast` over that of `slow`: median, least and greatest over the rounds."""
+    found = sorted(a / b for a, b in zip(slow, fast, strict=True))
+    return {"median": round(statistics.median(found), 3), "min": round(found[0], 3), "max": round(found[-1], 3)}
 
 
 def matmul_rate() -> float:
     """FLOP/s of a 1024 x 1024 fp32 product on this core."""
     a, b = torch.randn(2, 1024, 1024)
-    return 2 * 1024**3 / seconds(lambda: a @ b, 5)
+    return 2 * 1024**3 / statistics.median(rounds({"": lambda: a @ b}, 5)[""])
 
 
-def mixer(kind: str, chunk: int, *, scheduled: bool = False, axis: str | None = None, span: int = 4096) -> Any:
-    axis = axis or ("hidden" if kind == "titans-mlp" else "value")
+def mixer(kind: str, size: Size, *, scheduled: bool = False, span: int = 4096) -> Any:
+    axis = "hidden" if kind == "titans-mlp" else "value"
     m0 = "learned" if kind == "titans-mlp" else "zero"
     capacity = Capacity.static(axis=axis, m0=m0)
     if scheduled:
         capacity = Capacity(schedule=Uniform(blocks=16, span=span), axis=axis, m0=m0)
     config = ModelConfig(
-        mixer=kind, vocab_size=2, train_length=span, capacity=capacity, d_model=D, n_heads=H, head_k=K, head_v=K,
-        chunk=chunk, inner=chunk, memory_hidden=4 * K,
+        mixer=kind, vocab_size=2, train_length=span, capacity=capacity, d_model=size.d, n_heads=size.heads,
+        head_k=size.head, head_v=size.head, chunk=CHUNK, inner=CHUNK, memory_hidden=4 * size.head,
     )  # fmt: skip
     return MIXERS[kind](config)
 
 
-def flops(kind: str, chunk: int) -> float:
+def flops(kind: str, size: Size) -> float:
     """Forward and backward, per token, projections (q, k, v, gate, output) included."""
+    k, n, c = size.head, 4 * size.head, block_length(CHUNK, size.head)
     core = {
-        "gdn": 10 * chunk * K + 6 * K * K + chunk**2 / 3,
-        "titans": 8 * chunk * K + 8 * K * K + 4 * chunk**2 / 3,
-        "titans-mlp": 7 * 2 * K * 4 * K * 2 + 4 * chunk * (2 * K + 8 * K),
+        "gdn": 10 * CHUNK * k + 6 * k * k + CHUNK**2 / 3,
+        "titans": 8 * CHUNK * k + 8 * k * k + 4 * CHUNK**2 / 3,
+        "titans-mlp": 22 * k * n + 4 * c * (k + n) + 2 * c**2 + 2 * k * n,  # its 6KN come once in three passes
     }[kind]
-    return 3 * (H * core + 2 * D * 5 * H * K)
+    return 3 * (size.heads * core + 2 * size.d * 5 * size.d)
 
 
 def step(module: Any, x: torch.Tensor, form: str) -> None:
@@ -89,64 +105,76 @@ def step(module: Any, x: torch.Tensor, form: str) -> None:
     y.sum().backward()
 
 
-def peer(length: int, chunk: int, repeats: int, batch_size: int | None) -> float | None:
-    """titans-pytorch's NeuralMemory with a two-layer MLP at equal dims; None when it is not installed.
+def peers(x: torch.Tensor, size: Size) -> dict[str, Run]:
+    """Steps of titans-pytorch's NeuralMemory with a two-layer MLP at equal dims; none when it is not installed.
 
     batch_size None (its default) takes every gradient of the sequence at the INITIAL weights, which needs no recurrence;
-    batch_size = chunk takes it at the start of each chunk, as the paper and our definition do.
+    batch_size = chunk takes it at the start of each chunk, as the paper and our definition do. Both share one rate of
+    momentum and decay over a chunk, where ours has one a token.
     """
     try:
         from titans_pytorch import MemoryMLP, NeuralMemory
     except ImportError:
-        return None
-    memory = NeuralMemory(
-        dim=D,
-        chunk_size=chunk,
-        dim_head=K,
-        heads=H,
-        model=MemoryMLP(dim=K, depth=2, expansion_factor=4.0),
-        batch_size=batch_size,
-    )
-    x = torch.randn(1, length, D)
+        return {}
 
-    def run() -> None:
-        memory(x)[0].sum().backward()
+    def run(batch_size: int | None) -> Run:
+        memory = NeuralMemory(
+            dim=size.d, chunk_size=CHUNK, dim_head=size.head, heads=size.heads,
+            model=MemoryMLP(dim=size.head, depth=2, expansion_factor=4.0), batch_size=batch_size,
+        )  # fmt: skip
+        return lambda: memory(x)[0].sum().backward()
 
-    return length / seconds(run, repeats)
+    return {"initial weights (its default)": run(None), f"chunk-start weights (batch_size={CHUNK})": run(CHUNK)}
+
+
+def own_row(kind: str, size: Size, length: int, repeats: int, rate: float) -> dict[str, Any]:
+    x, short = torch.randn(1, length, size.d), torch.randn(1, 512, size.d)
+    module, twin = mixer(kind, size), mixer(kind, size, scheduled=True, span=length)
+    pair = rounds({"static": lambda: step(module, x, "chunk"), "scheduled": lambda: step(twin, x, "chunk")}, repeats)
+    fast = length / statistics.median(pair["static"])
+    slow = 512 / statistics.median(rounds({"": lambda: step(module, short, "recurrent")}, 2)[""])
+    return {
+        "mixer": kind, "d": size.d, "heads": size.heads, "head": size.head,
+        "chunk_tokens_per_s": round(fast), "definition_tokens_per_s": round(slow),
+        "chunk_over_definition": round(fast / slow, 1), "scheduled_over_static": ratio(pair["static"], pair["scheduled"]),
+        "flops_per_token": round(flops(kind, size)), "fraction_of_matmul_rate": round(fast * flops(kind, size) / rate, 3),
+    }  # fmt: skip
+
+
+def peer_rows(size: Size, length: int, repeats: int) -> list[dict[str, Any]]:
+    x = torch.randn(1, length, size.d)
+    others, module = peers(x, size), mixer("titans-mlp", size)
+    times = rounds({"ours": lambda: step(module, x, "chunk"), **others}, repeats if others else 0)
+    return [
+        {
+            "peer": f"titans-pytorch NeuralMemory, MLP, gradients at {name}",
+            "d": size.d, "heads": size.heads, "head": size.head,
+            "tokens_per_s": round(length / statistics.median(times[name])),
+            "ours_tokens_per_s": round(length / statistics.median(times["ours"])),
+            "ours_over_it": ratio(times[name], times["ours"]),
+        }
+        for name in others
+    ]  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", type=Size.parse, default=[Size(128, 4), Size(512, 16), Size(512, 4)])
+    parser.add_argument("--peers", action="store_true", help="the comparison with titans-pytorch alone")
     parser.add_argument("--json")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rate, rows = matmul_rate(), []
-    x, short = torch.randn(1, args.length, D), torch.randn(1, 512, D)
-    for kind in ("gdn", "titans", "titans-mlp"):
-        module = mixer(kind, 64)
-        fast = args.length / seconds(lambda: step(module, x, "chunk"), args.repeats)  # noqa: B023
-        slow = 512 / seconds(lambda: step(module, short, "recurrent"), 2)  # noqa: B023
-        twin = mixer(kind, 64, scheduled=True, span=args.length)
-        ratio = speed_ratio(lambda: step(twin, x, "chunk"), lambda: step(module, x, "chunk"), args.repeats)  # noqa: B023
-        rows.append(
-            {
-                "mixer": kind, "chunk_tokens_per_s": round(fast), "definition_tokens_per_s": round(slow),
-                "chunk_over_definition": round(fast / slow, 1), "scheduled_over_static": round(ratio, 3),
-                "flops_per_token": round(flops(kind, 64)), "fraction_of_matmul_rate": round(fast * flops(kind, 64) / rate, 3),
-            }
-        )  # fmt: skip
-    for label, batch_size in (("initial weights (its default)", None), ("chunk-start weights", 64)):
-        other = peer(args.length, 64, args.repeats, batch_size)
-        if other is not None:
-            rows.append(
-                {"mixer": f"titans-pytorch NeuralMemory, MLP, gradients at {label}", "chunk_tokens_per_s": round(other)}
-            )
-            rows[-1]["ours_over_it"] = round(rows[2]["chunk_tokens_per_s"] / other, 2)
+    for size in args.sizes:
+        if not args.peers:
+            kinds = ("gdn", "titans", "titans-mlp") if size == args.sizes[0] else ("titans-mlp",)
+            rows += [own_row(kind, size, args.length, args.repeats, rate) for kind in kinds]
+        rows += peer_rows(size, args.length, args.repeats)
     result = {
-        "d": D, "heads": H, "head": K, "length": args.length, "chunk": 64, "threads": 1, "repeats": args.repeats,
+        "length": args.length, "chunk": CHUNK, "threads": 1, "repeats": args.repeats,
         "matmul_gflop_per_s": round(rate / 1e9, 1), "torch": torch.__version__, "machine": platform.machine(), "rows": rows,
     }  # fmt: skip
     print(json.dumps(result, indent=1))

@@ -190,7 +190,8 @@ def _runs(
         "minus_ends": torch.stack([c.end_mix, c.end_surprise], -1).flatten(2, 3),
         "ends": torch.stack([c.end_keep, c.end_carry, c.end_momentum], -1),
     }
-    for cut in zip(*(x.split(chunks) for x in parts.values()), strict=True):
+    whole = len(chunks) == 1
+    for cut in [parts.values()] if whole else zip(*(x.split(chunks) for x in parts.values()), strict=True):
         yield Run(**dict(zip(parts, cut, strict=True)))
 
 

@@ -6,7 +6,7 @@ for every chunk, and the loop writes into scratch that stays in the cache.
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -14,66 +14,48 @@ Views = tuple[Tensor, ...]
 
 
 class Track:
-    """Rows of every position: data [m, G, C, D], and tuples of views indexed by chunk.
+    """Rows of every position: data [m, G, C, D], and tuples of views indexed by chunk, made when first asked for.
 
     A block is c of the C positions; the blocks of a chunk stay in order. Scratch holds m = 1 chunk, `repeat` times seen.
     """
 
+    chunk: Views
+    """[G, C, D]; `chunk_t` [G, D, C]"""
+    chunk_t: Views
+    block: Views
+    """[G s, c, D]; `block_t` [G s, D, c]"""
+    block_t: Views
+    spread: Views
+    """[G s, c, 1, D]: broadcasts against `pair` [G s, c, 2, D / 2] of twice the width, and against `factors`."""
+    pair: Views
+    factors: Views
+    """[G s, c, 2, 1] of data [m, G, C, 2]"""
+    first: Views
+    """[G s, c, D / 2]: the first half of every row, `second` the other."""
+    second: Views
+
     def __init__(self, data: Tensor, blocks: int, repeat: int = 1) -> None:
-        self.data, self.blocks, self.repeat = data, blocks, repeat
+        m, g, size, width = data.shape
+        self.data, self.repeat, self.blocked = data, repeat, data.view(m, g * blocks, size // blocks, width)
 
-    def _each(self, x: Tensor) -> Views:
-        return x.unbind(0) * self.repeat
+    def __getattr__(self, name: str) -> Views:
+        if name not in _VIEWS:
+            raise AttributeError(name)
+        views = self.__dict__[name] = _VIEWS[name](self).unbind(0) * self.repeat
+        return views
 
-    @cached_property
-    def _block(self) -> Tensor:
-        m, g, size, width = self.data.shape
-        return self.data.view(m, g * self.blocks, size // self.blocks, width)
 
-    @cached_property
-    def chunk(self) -> Views:
-        """[G, C, D]"""
-        return self._each(self.data)
-
-    @cached_property
-    def chunk_t(self) -> Views:
-        """[G, D, C]"""
-        return self._each(self.data.mT)
-
-    @cached_property
-    def block(self) -> Views:
-        """[G s, c, D]"""
-        return self._each(self._block)
-
-    @cached_property
-    def block_t(self) -> Views:
-        """[G s, D, c]"""
-        return self._each(self._block.mT)
-
-    @cached_property
-    def spread(self) -> Views:
-        """[G s, c, 1, D]: broadcasts against `pair` and `factors`."""
-        return self._each(self._block[..., None, :])
-
-    @cached_property
-    def factors(self) -> Views:
-        """[G s, c, 2, 1] of data [m, G, C, 2]."""
-        return self._each(self._block[..., None])
-
-    @cached_property
-    def pair(self) -> Views:
-        """[G s, c, 2, D / 2]"""
-        return self._each(self._block.unflatten(-1, (2, -1)))
-
-    @cached_property
-    def first(self) -> Views:
-        """[G s, c, D / 2]: the first half of every row."""
-        return self._each(self._block.chunk(2, -1)[0])
-
-    @cached_property
-    def second(self) -> Views:
-        """[G s, c, D / 2]: the second half of every row."""
-        return self._each(self._block.chunk(2, -1)[1])
+_VIEWS: dict[str, Callable[[Track], Tensor]] = {
+    "chunk": lambda t: t.data,
+    "chunk_t": lambda t: t.data.mT,
+    "block": lambda t: t.blocked,
+    "block_t": lambda t: t.blocked.mT,
+    "spread": lambda t: t.blocked.unsqueeze(-2),
+    "pair": lambda t: t.blocked.view(*t.blocked.shape[:-1], 2, -1),
+    "factors": lambda t: t.blocked.unsqueeze(-1),
+    "first": lambda t: t.blocked.narrow(-1, 0, t.data.shape[-1] // 2),
+    "second": lambda t: t.blocked.narrow(-1, t.data.shape[-1] // 2, t.data.shape[-1] // 2),
+}
 
 
 class States:
