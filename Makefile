@@ -11,7 +11,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test lint clean
+.PHONY: run test lint browser schemas leaderboard clean
 
 run: $(VENV)/.installed
 	$(BIN)/proteus-bench run --model titans+proteus --suite niah16k --limit $(LIMIT)
@@ -22,6 +22,19 @@ test: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The pages in Chromium (CHROMIUM, AXE=axe.min.js and RUN=folder are optional); needs the package playwright.
+browser: $(VENV)/.installed-test
+	$(BIN)/python -m pip install -q playwright
+	$(BIN)/python tests/browser/check_pages.py $(if $(CHROMIUM),--chromium $(CHROMIUM)) $(if $(AXE),--axe $(AXE)) $(if $(RUN),--run $(RUN))
+
+schemas: $(VENV)/.installed
+	$(BIN)/python -m proteus_bench.leaderboard schemas
+
+# make leaderboard RUNS="runs-out/a runs-out/b": these runs, verified, in place of everything that stands; and the page.
+leaderboard: $(VENV)/.installed
+	$(BIN)/proteus-bench leaderboard add $(RUNS) --fresh
+	$(BIN)/proteus-bench leaderboard build
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'

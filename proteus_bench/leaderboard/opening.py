@@ -8,11 +8,11 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from proteus_bench.errors import InvalidFileError
+from proteus_bench.errors import EnvironmentFault, InvalidFileError
 from proteus_bench.leaderboard.forms import read_as, safe_path, shown
 from proteus_bench.leaderboard.schema import Bundle, FileBlock, Statement
 from proteus_bench.store.canonical import digest, file_digest
@@ -233,10 +233,36 @@ def _checked_member(member: zipfile.ZipInfo, names: set[str], path: Path) -> str
 def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, path: Path) -> int:
     """Bytes written; a member that gives more than it says is cut off."""
     written = 0
-    with archive.open(member) as source, target.open("xb") as sink:
+    with archive.open(member) as source, _Sink(target) as sink:
         while piece := source.read(_PIECE):
             written += len(piece)
             if written > member.file_size:
                 raise InvalidFileError(f"{path}: {member.filename[:200]} is larger than it says")
             sink.write(piece)
     return written
+
+
+class _Sink:
+    """A new file. What goes wrong with writing is the disk's fault (EnvironmentFault, exit 4), not that of the bundle."""
+
+    def __init__(self, target: Path) -> None:
+        self._handle = self._try(lambda: os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+    @staticmethod
+    def _try(call: Callable[[], int]) -> int:
+        try:
+            return call()
+        except OSError as error:
+            raise EnvironmentFault(f"cannot unpack a bundle: {error.strerror or error}") from error
+
+    def write(self, data: bytes) -> None:
+        """All of it."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._try(lambda rest=rest: os.write(self._handle, rest)) :]  # type: ignore[misc]
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self._handle)

@@ -222,7 +222,7 @@ def _by_task(rows: Sequence[BoardRow]) -> dict[str, Any]:
     return {
         "title": "By task",
         "reading": "Score x 100 of each task with its 95% interval over seeds and items.",
-        "panels": [dot_chart("score x 100", lines, Axis("score x 100", 0, 100))],
+        "panels": [dot_chart("score x 100", lines, Axis("score x 100", 0, 100), width=540)],
     }
 
 

@@ -122,7 +122,7 @@ def _score_panels(cells: Cells) -> list[str]:
                 lines.append((text, series))
         if lines:
             axis = Axis(label, 0, 100) if column == "strict" else Axis(label)
-            panels.append(dot_chart(label, lines, axis, width=560))
+            panels.append(dot_chart(label, lines, axis, width=500))
     return panels
 
 
@@ -178,7 +178,7 @@ def _differences(suite: SuiteReport | None) -> dict[str, Any] | None:
             if series:
                 rows.append((_where(*where), series))
         if rows:
-            panels.append(dot_chart(f"difference, {label}", rows, Axis(label), width=560))
+            panels.append(dot_chart(f"difference, {label}", rows, Axis(label), width=500))
     return {
         "title": "Paired differences",
         "reading": "The first method less the second, on the same seeds and items, with 95% intervals; the line marks zero. "

@@ -29,8 +29,8 @@
   }
 
   var tables = Array.prototype.slice.call(document.querySelectorAll("table.board"));
-  tables.forEach(function (table) {
-    // Narrow pages lay rows out as blocks, which takes their roles away.
+  // Narrow pages lay rows out as blocks, which takes their roles away.
+  function roles(table) {
     table.setAttribute("role", "table");
     Array.prototype.forEach.call(table.tHead.rows, function (row) { row.setAttribute("role", "row"); });
     Array.prototype.forEach.call(table.tBodies, function (body) { body.setAttribute("role", "rowgroup"); });
@@ -40,6 +40,11 @@
       row.setAttribute("role", "row");
       Array.prototype.forEach.call(row.cells, function (cell) { cell.setAttribute("role", "cell"); });
     });
+  }
+  var narrow = matchMedia("(max-width: 760px)");
+  if (narrow.matches) tables.forEach(roles);
+  narrow.addEventListener("change", function () { if (narrow.matches) tables.forEach(roles); });
+  tables.forEach(function (table) {
     Array.prototype.forEach.call(table.querySelectorAll("th button"), function (button) {
       button.addEventListener("click", function () { sort(table, button.parentNode); });
     });
