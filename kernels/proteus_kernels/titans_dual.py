@@ -1,7 +1,7 @@
 """The dual form of an MLP Titans memory over equal inner chunks: forward and hand-written backward.
 
 An autograd graph of many small products costs more than the products, so a whole run of chunks is ONE
-`torch.autograd.Function`, which keeps per chunk the states and the pre-activations and recomputes what is elementwise.
+`torch.autograd.Function`, which keeps the products and the states of every chunk and makes again what is elementwise.
 
 G = batch x heads, n chunks of C = s c positions. An anchor holds for a chunk, but the closed form of `titans_common` is
 opened anew every c positions (a block): its c x c products with N-wide activations are the largest term at small K.
@@ -64,11 +64,11 @@ class Dual(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         depth, saved, n = ctx.depth, ctx.saved_tensors, grads[0].shape[0]
-        each = 3 * depth
+        each = Kept.count(depth)
         start = len(saved) - n * each
         work = Gradients(*_unpack(depth, saved[:start]), ctx.output, grads[0].contiguous(), grads[1 : 1 + depth])
         for i in reversed(range(n)):
-            work.backward(i, Kept.of(saved[start + i * each :], depth))
+            work.backward(i, Kept.of(saved[start + i * each : start + (i + 1) * each], depth))
             if i and i == n - 1:
                 work.add_to_weights(grads[1 + depth :])
         return None, None, None, *work.results()

@@ -38,24 +38,26 @@ class Gradients(Chunks):
     def backward(self, i: int, kept: Kept) -> None:
         for x, state in zip(self.x, kept.states, strict=True):
             x.whole.copy_(state)
-        self.predict(i)
+        self.deltas[-1].chunk[i].copy_(kept.error)
         for layer in range(self.last):
-            self.slopes(layer, i, kept)
+            self.recompute(layer, i, kept)
         for layer in reversed(range(self.depth)):
             self.d_read(layer, i, kept)
         for layer in range(self.depth):
             self.d_write(layer, i)
-        self.d_predict(i)
+        self.d_predict(i, kept)
 
-    def slopes(self, layer: int, i: int, kept: Kept) -> None:
-        """r, the slope silu'(z) = s + x (1 - s) and the curve silu''(z) = (1 - s) (slope + s - x s)."""
+    def recompute(self, layer: int, i: int, kept: Kept) -> None:
+        """x, delta, r, the slope silu'(z) = s + x (1 - s) and the curve silu''(z) = (1 - s) (slope + s - x s)."""
         s, x = self.d_inner[layer + 1].chunk[i], self.inner[layer + 1].chunk[i]
         slope, curve = self.slope[layer].chunk[i], self.curve[layer].chunk[i]
-        torch.sigmoid(self.z[layer].chunk[i], out=s)
+        torch.sigmoid(kept.z[layer], out=s)
+        torch.mul(kept.z[layer], s, out=x)
         torch.addcmul(s, x, s, value=-1, out=curve)
         torch.add(curve, x, out=slope)
         curve.add_(slope)
         curve.addcmul_(curve, s, value=-1)
+        torch.mul(slope, kept.g[layer], out=self.deltas[layer].chunk[i])
         r = self.r[layer + 1].block[i]
         silu(kept.u[layer], out=r)
         if self.mask is not None:
@@ -124,12 +126,12 @@ class Gradients(Chunks):
         d_x.block_momenta[j].addcmul_(o.block_weights[j], self.carry[j][i])
         torch.addcmul(d_x.block[j], o.block[j], self.keep[layer][j][i], out=o.block[j - 1])
 
-    def d_predict(self, i: int) -> None:
+    def d_predict(self, i: int, kept: Kept) -> None:
         d_inner, d_deltas = ([x.chunk[i] for x in tracks] for tracks in (self.d_inner, self.d_deltas))
         for layer in range(self.last):
             slope, d_g, d_z = (x[layer].chunk[i] for x in (self.slope, self.d_g, self.d_z))
             torch.mul(slope, d_deltas[layer], out=d_g)
-            torch.mul(d_deltas[layer], self.gs[layer].chunk[i], out=d_z).mul_(self.curve[layer].chunk[i])
+            torch.mul(d_deltas[layer], kept.g[layer], out=d_z).mul_(self.curve[layer].chunk[i])
             d_deltas[layer + 1].baddbmm_(d_g, self.maps_t[layer + 1])
             wide, narrow = self.sides(layer + 1, self.deltas, [self.d_g[0], *self.d_g])
             torch.bmm(wide.chunk_t[i], narrow.chunk[i], out=self.d_maps[layer + 1])

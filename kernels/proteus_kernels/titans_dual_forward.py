@@ -35,16 +35,27 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What the backward of one chunk cannot repeat cheaply, a tensor a layer: scores, reads before silu, states."""
+    """What the backward of one chunk needs: products and states, a tensor a layer (z and g: a hidden layer).
+
+    What is elementwise is made again. u of the output layer is r X, before the factors.
+    """
 
     scores: Sequence[Tensor]
     u: Sequence[Tensor]
     states: Sequence[Tensor]
+    z: Sequence[Tensor]
+    g: Sequence[Tensor]
+    error: Tensor
+
+    @staticmethod
+    def count(depth: int) -> int:
+        return 5 * depth - 1
 
     @staticmethod
     def of(x: Sequence[Tensor], depth: int) -> Kept:
-        """From the head of a list, in the order of `Chunks.forward`."""
-        return Kept(scores=x[:depth], u=x[depth : 2 * depth], states=x[2 * depth : 3 * depth])
+        """From `count` tensors in the order of `Chunks.forward`."""
+        at = (0, depth, 2 * depth, 3 * depth, 4 * depth - 1, 5 * depth - 2)
+        return Kept(**{n: x[a:b] for n, a, b in zip(("scores", "u", "states", "z", "g"), at, at[1:], strict=False)}, error=x[-1])
 
 
 def _per_block(x: Tensor) -> list[Views]:
@@ -75,7 +86,6 @@ class Chunks:
         self.maps_t = [a.mT for a in self.maps]
         self.inner, self.r = [self.k, *self.wide()], [self.q, *self.wide()]
         self.deltas = [*self.wide(), self.rows(self.shapes[-1][1] // 2)]
-        self.z, self.gs = self.wide(), self.wide()
         self.pairs, self.mix = [self.rows(w) for _, w in self.shapes], self.rows(self.c)
 
     def rows(self, width: int) -> Track:
@@ -94,7 +104,7 @@ class Chunks:
 
     def forward(self, i: int, y: Track, record: bool) -> list[Tensor]:
         """One chunk: y into its track. Returns what `Kept` holds, when there will be a backward."""
-        self.predict(i)
+        z, g = self.predict(i)
         for layer in range(self.depth):
             self.write(layer, i)
         states = [x.whole.clone() for x in self.x] if record else []
@@ -102,18 +112,21 @@ class Chunks:
         for layer in range(self.depth):
             self.step(layer, self.s - 1, i)
         scores, u = zip(*parts, strict=True)
-        return [*scores, *u, *states] if record else []
+        return [*scores, *u, *states, *z, *g, self.deltas[-1].chunk[i].clone()] if record else []
 
-    def predict(self, i: int) -> None:
-        """The gradient's factors at the anchors, `inner` and `deltas`, with z and g behind them."""
+    def predict(self, i: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The gradient's factors at the anchors, into `inner` and `deltas`; returns z and g."""
+        z: list[Tensor] = []
+        g: list[Tensor] = []
         inner, deltas = self.inner, self.deltas
         for layer in range(self.last):
-            torch.bmm(inner[layer].chunk[i], self.maps_t[layer], out=self.z[layer].chunk[i])
-            silu(self.z[layer].chunk[i], out=inner[layer + 1].chunk[i])
+            z.append(torch.bmm(inner[layer].chunk[i], self.maps_t[layer]))
+            silu(z[-1], out=inner[layer + 1].chunk[i])
         torch.baddbmm(self.minus_v.chunk[i], inner[-1].chunk[i], self.maps_t[-1], out=deltas[-1].chunk[i])
         for layer in reversed(range(self.last)):
-            torch.bmm(deltas[layer + 1].chunk[i], self.maps[layer + 1], out=self.gs[layer].chunk[i])
-            silu_backward(self.gs[layer].chunk[i], self.z[layer].chunk[i], grad_input=deltas[layer].chunk[i])
+            g.insert(0, torch.bmm(deltas[layer + 1].chunk[i], self.maps[layer + 1]))
+            silu_backward(g[0], z[layer], grad_input=deltas[layer].chunk[i])
+        return z, g
 
     def write(self, layer: int, i: int) -> None:
         """The increments of all blocks into `fresh`, and the states at the starts of all but the first."""
