@@ -22,6 +22,7 @@ from proteus_models.checkpoint import save_checkpoint
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 from proteus_models.recipe import Branch, Phase, Recipe, RecipeError
+from proteus_models.titans import mean_active
 from proteus_models.tokenizer import MicroTokenizer
 from proteus_models.train import PhaseTrainer, Progress
 from proteus_models.train_data import DataConfig, RowSource
@@ -133,7 +134,7 @@ def _card(
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "name": branch.name, "seed": seed, "status": "diverged" if "diverged" in (trunk.status, own.status) else "complete",
-        "train_length": config.train_length, "capacity": config.capacity.as_dict(),
+        "train_length": config.train_length, "capacity": config.capacity.as_dict(), "mean_active": mean_active(config),
         "n_parameters": sum(p.numel() for p in model.parameters()),
         "state_bytes": model.init_state(1).nbytes,
         "recipe": recipe.name, "recipe_sha256": recipe.sha256, "protocol": "branching",
