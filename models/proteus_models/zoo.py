@@ -56,7 +56,7 @@ retnet = Backbone(name="retnet", axes=("value", "key", "head"), memory="matrix",
 comba = Backbone(name="comba", axes=("value", "key", "head"), memory="matrix", title="Comba")
 swla = Backbone(name="swla", axes=("value", "key", "head"), memory="matrix", title="SWLA, sliding-window linear attention")
 titans = Backbone(name="titans", axes=("value", "key", "head"), memory="matrix", title="Titans LMM, linear memory")
-titans_mlp = Backbone(name="titans-mlp", axes=("hidden",), memory="mlp", title="Titans LMM, two-layer MLP memory")
+titans_mlp = Backbone(name="titans-mlp", axes=("hidden",), memory="mlp", title="Titans LMM, MLP memory (memory_depth)")
 _HYBRID = ("value", "key", "head", "hidden")  # hidden when the neural memory is an MLP
 titans_mac = Backbone(name="titans-mac", axes=_HYBRID, memory="matrix", title="Titans MAC, memory as context")
 titans_mag = Backbone(name="titans-mag", axes=_HYBRID, memory="matrix", title="Titans MAG, memory as a gate")
