@@ -11,8 +11,8 @@ from typing import Any
 
 from proteus_bench.errors import InvalidFileError
 from proteus_bench.leaderboard.board_schema import BOARD, Leaderboard, Published
-from proteus_bench.leaderboard.entry import overall_block, parse_scores, read_entry, rounded
-from proteus_bench.leaderboard.forms import read_as
+from proteus_bench.leaderboard.entry import overall_block, parse_scores, read_entry
+from proteus_bench.leaderboard.forms import read_as, rounded
 from proteus_bench.leaderboard.pairwise import Method, ranking
 from proteus_bench.leaderboard.schema import Entry, Retired
 from proteus_bench.score import SCORER_ID, SCORER_VERSION

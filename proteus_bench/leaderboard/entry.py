@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from proteus_bench.errors import BenchError, InvalidFileError
+from proteus_bench.errors import InvalidFileError
 from proteus_bench.leaderboard.checks import Checked, predictions, timing_of
-from proteus_bench.leaderboard.forms import check_as, read_as, shown
+from proteus_bench.leaderboard.course import capacity_course
+from proteus_bench.leaderboard.forms import DECIMALS, check_as, read_as, rounded, shown
 from proteus_bench.leaderboard.items import Book, depths_of
 from proteus_bench.leaderboard.schema import (
-    CURVE_POINTS,
     DEPTH_BINS,
     ENTRY,
     RANKING_TIER,
@@ -31,21 +31,12 @@ from proteus_bench.store.canonical import digest
 from proteus_bench.store.run_file import Record
 
 ID_CHARS = 16
-DECIMALS = 8
-"""Floats are kept to so many: sums differ in the last bits from one processor to the next, files should not."""
 NEAR = 2.5 * 10**-DECIMALS
-MAX_POSITIONS = 1 << 24
-"""No real context is longer; a capacity that a stranger wrote may say so."""
 
 
 def entry_id(identity: dict[str, Any]) -> str:
     """The file name of an entry, from what it is and not from what it scored."""
     return digest(identity)[:ID_CHARS]
-
-
-def rounded(value: float | None) -> float | None:
-    """To `DECIMALS`; minus zero becomes zero."""
-    return None if value is None else round(float(value), DECIMALS) + 0.0
 
 
 def entries_of(checked: Checked, book: Book, tier: int, statement: Statement) -> list[Entry]:
@@ -237,39 +228,6 @@ def _capacity_course(checked: Checked, numbers: Sequence[int]) -> tuple[float | 
     ]
     course = capacity_course(record.capacity, length, traces)
     return (None, None) if course is None else course
-
-
-def capacity_course(
-    capacity: Mapping[str, Any], length: int, traces: Sequence[Sequence[int]] = ()
-) -> tuple[float, list[float]] | None:
-    """(mean open share, its course in `CURVE_POINTS` equal parts) over a context of ``length`` tokens.
-
-    traces: where blocks opened, of a schedule that depends on the data. None for a schedule that is not known here.
-    """
-    from proteus_bench.registry import schedule_classes
-    from proteus_bench.schedules import Capacity
-
-    try:
-        sizes = (capacity.get("blocks", 1), capacity.get("span", 1), length)
-        if not all(isinstance(size, int) and 0 < size <= MAX_POSITIONS for size in sizes):
-            return None
-        held = Capacity.from_dict(capacity, schedule_classes())
-        if held.is_static or held.gate == "none":
-            return 1.0, [1.0] * CURVE_POINTS
-        positions = np.linspace(0, length, 2 * CURVE_POINTS + 1)[1::2].astype(np.int64) + 1
-        if held.is_data_dependent:
-            if not traces:
-                return None
-            blocks = np.array([[1 + np.searchsorted(trace, at, "right") for at in positions] for trace in traces]).mean(0)
-            spent = [length + sum(max(0, length + 1 - time) for time in trace) for trace in traces]
-            mean = sum(spent) / (len(spent) * length * held.blocks)
-        else:
-            blocks = np.array([held.schedule.active_blocks(int(min(at, length))) for at in positions])
-            mean = held.mean_active_fraction(length)
-        course = [float(rounded(min(1.0, b / held.blocks)) or 0.0) for b in blocks]
-        return float(rounded(min(1.0, mean)) or 0.0), course
-    except (BenchError, NotImplementedError, TypeError, ValueError):
-        return None
 
 
 def _cost(checked: Checked, label: str) -> dict[str, float] | None:

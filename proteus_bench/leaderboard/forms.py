@@ -18,6 +18,15 @@ _LINK = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[A-Za-
 _HIDDEN = re.compile("[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
 
 
+DECIMALS = 8
+"""Floats are kept to so many: sums differ in the last bits from one processor to the next, files should not."""
+
+
+def rounded(value: float | None) -> float | None:
+    """To `DECIMALS`; minus zero becomes zero."""
+    return None if value is None else round(float(value), DECIMALS) + 0.0
+
+
 def safe_path(text: str) -> str:
     """A relative path that means the same file on every system. ValueError for anything else."""
     parts = text.split("/")

@@ -44,10 +44,17 @@ class Book:
         self._paths = [str(path) for path in suites]
         self._tokenizers: dict[str, tuple[Any, Path]] = {}
         self._files = list(tokenizers)
+        self._suites: dict[tuple[str, str, str], SuitePlan | None] = {}
         self._facts: dict[tuple[str, str, str, int], list[Facts]] = {}
 
     def suite(self, block: SuiteBlock) -> SuitePlan | None:
         """The suite with this name and this hash, None when it is not here."""
+        key = (block.name, block.version, block.sha256)
+        if key not in self._suites:
+            self._suites[key] = self._find_suite(block)
+        return self._suites[key]
+
+    def _find_suite(self, block: SuiteBlock) -> SuitePlan | None:
         for source in (block.name, *self._paths):
             try:
                 plan = plan_suite(source)

@@ -127,7 +127,7 @@ def _name(row: BoardRow) -> str:
     if row.trained_schedule not in (row.schedule, row.schedule.partition("(")[0]):
         notes.append(f"weights trained under {row.trained_schedule}")
     if row.diverged_seeds:
-        notes.append(f"{len(row.diverged_seeds)} of {len(row.seeds)} seeds diverged")
+        notes.append(f"{len(row.diverged_seeds)} of {len(row.seeds)} seeds diverged on some items")
     if row.statement.configs_tried:
         notes.append(f"{row.statement.configs_tried:,} configurations tried")
     if row.statement.submitter:

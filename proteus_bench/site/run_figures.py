@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from proteus_bench.errors import BenchError
 from proteus_bench.leaderboard.checks import timing_of
-from proteus_bench.leaderboard.entry import capacity_course, depth_bins
+from proteus_bench.leaderboard.course import capacity_course
+from proteus_bench.leaderboard.entry import depth_bins
 from proteus_bench.leaderboard.items import depths_of
 from proteus_bench.leaderboard.opening import plain_file
 from proteus_bench.leaderboard.schema import DEPTH_BINS

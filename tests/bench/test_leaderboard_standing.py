@@ -10,9 +10,11 @@ import pytest
 
 from proteus_bench.leaderboard import Options, Verification, add_runs, verify
 from proteus_bench.leaderboard.items import Book
-from proteus_bench.leaderboard.rerun import Sample, excess
+from proteus_bench.leaderboard.rerun import Retraining, Sample, excess
 from proteus_bench.store import digest
 from tests.bench.leaderboard_help import Forger, fails
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
@@ -142,3 +144,62 @@ def test_seeds_that_score_higher_than_a_new_training_are_refused_and_equal_ones_
     assert excess([0.5], 0.5, 100) is None
     better = excess([0.3, 0.31, 0.29], 0.6, 400)
     assert better is not None and better > 0.99, "a submission that undersells itself is no cheat"
+
+
+RECIPE = """name = "tiny"
+backbone = "titans"
+[model]
+train_length = 256
+d_model = 16
+n_heads = 1
+n_layers = 1
+head_k = 8
+head_v = 8
+inner = 8
+mlp_hidden = 16
+[capacity]
+axis = "value"
+[trunk]
+lr = 1e-3
+stages = [{ length = 64, tokens = 256, batch_tokens = 128 }]
+[branch]
+lr = 1e-3
+stages = [{ length = 64, tokens = 256, batch_tokens = 128 }]
+[[branches]]
+name = "titans"
+schedule = "static"
+"""
+
+
+def test_v4_trains_a_seed_again_and_finds_the_same_bytes_or_says_what_differs(  # type: ignore[no-untyped-def]
+    tmp_path: Path, tiny_suite: str, book: Book, monkeypatch: pytest.MonkeyPatch, cli
+) -> None:
+    """A real training of a few steps: an honest run passes, weights that the recipe does not give are noticed."""
+    from proteus_models import grid
+    from proteus_models.recipe import load_recipe
+
+    recipe, zoo = tmp_path / "tiny.toml", tmp_path / "zoo"
+    recipe.write_text(RECIPE)
+    zoo.mkdir()
+    shutil.copy(ROOT / "models" / "zoo" / "tokenizer.json", zoo)
+    for seed in (0, 1):
+        grid.train_recipe(load_recipe(recipe), seed, tmp_path / "work", zoo=zoo, report=lambda row: None)
+    done = cli("run", "--model", "titans", "--suite", tiny_suite, "--out", str(tmp_path / "run"), "--workers", "1", zoo=zoo)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("PROTEUS_BENCH_ZOO", str(zoo))
+    said: list[str] = []
+
+    def check(seed: int) -> Verification:
+        again = Retraining(recipe, tmp_path / f"again{seed}", seed)
+        options = Options(4, (Path(tiny_suite),), sample=Sample(1, 0), retraining=again, say=said.append)
+        return verify(tmp_path / "run", options, book)
+
+    found = check(0)
+    assert found.ok and {entry.tier for entry in found.entries} == {"V4"}, found.refused
+    assert any("trained again to the same bytes" in text for text in said)
+    found = check(2)  # a seed that was not submitted: the two that were are its reference, and both answer nothing
+    assert found.ok and any("when trained again" in text for text in said), found.refused
+    recipe.write_text(RECIPE.replace("1e-3", "2e-3"))
+    fails(check(0), 4, "its cards name another recipe")
+    recipe.write_text(RECIPE.replace('"titans"\nschedule', '"gdn"\nschedule'))
+    fails(check(0), 4, "none of its models is one of recipe tiny")
