@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.titans_dual_forward import Chunks, Kept, Run, silu, silu_backward
-from proteus_kernels.titans_tracks import Track
+from proteus_kernels.titans_tracks import Track, fold, scale
 
 
 class Gradients(Chunks):
@@ -71,19 +71,18 @@ class Gradients(Chunks):
         torch.bmm(d_u.block[i], self.deltas[layer].block_t[i], out=d_scores.block[i])
         if layer == self.last:
             torch.mul(scores, d_scores.block[i], out=self.d_mix.block[i])
-            torch.mul(self.carried.factors[i], d_u.spread[i], out=pairs.pair[i])
+            scale(self.carried, d_u.block[i], pairs, i)
             torch.bmm(r.block_t[i], pairs.block[i], out=d_x.flat)
             torch.bmm(pairs.block[i], x.flat_t, out=d_r)
-            self.factors(layer, kept.u[layer].unflatten(-1, (2, -1)), d_u.spread[i], self.d_carried.block[i], True)
+            self.factors(layer, kept.u[layer].chunk(2, -1), d_u.block[i], self.d_carried.block[i], True)
         else:
             self.d_mix.block[i].addcmul_(scores, d_scores.block[i])
             back = self.back[layer]
-            torch.mul(self.carried.factors[i], r.spread[i], out=pairs.pair[i])
+            scale(self.carried, r.block[i], pairs, i)
             torch.bmm(d_u.block_t[i], pairs.block[i], out=d_x.flat)
             torch.bmm(d_u.block[i], x.flat, out=back.block[i])
-            torch.mul(back.first[i], self.carried.first[i], out=d_r)
-            d_r.addcmul_(back.second[i], self.carried.second[i])
-            self.factors(layer, back.pair[i], r.spread[i], self.d_carried.block[i], False)
+            fold(self.carried, back, i, d_r)
+            self.factors(layer, (back.first[i], back.second[i]), r.block[i], self.d_carried.block[i], False)
         d_scores.block[i].mul_(self.minus_mix.block[i])
         d_r.baddbmm_(d_scores.block[i], self.inner[layer].block[i])
         torch.bmm(d_scores.block_t[i], r.block[i], out=self.d_inner[layer].block[i])
@@ -92,14 +91,15 @@ class Gradients(Chunks):
                 d_r.mul_(self.mask)
             silu_backward(d_r, kept.u[layer - 1], grad_input=d_r)
 
-    def factors(self, layer: int, pair: Tensor, spread: Tensor, out: Tensor, first: bool) -> None:
+    def factors(self, layer: int, pair: Sequence[Tensor], y: Tensor, out: Tensor, first: bool) -> None:
         """The gradient of two factors, <x_1, y> and <x_2, y> per position: into `out`, or added to it."""
-        product = self.product[layer].pair[0]
-        torch.mul(pair, spread, out=product)
+        product = self.product[layer]
+        torch.mul(pair[0], y, out=product.first[0])
+        torch.mul(pair[1], y, out=product.second[0])
         if first:
-            torch.sum(product, -1, out=out)
+            torch.sum(product.pair[0], -1, out=out)
         else:
-            out.add_(torch.sum(product, -1, out=self.two.block[0]))
+            out.add_(torch.sum(product.pair[0], -1, out=self.two.block[0]))
 
     def d_write(self, layer: int, i: int) -> None:
         """omega[j] is the gradient of the state after block j, omega[-1] at last that of the state before the chunk."""
@@ -113,12 +113,12 @@ class Gradients(Chunks):
         wide, narrow = self.sides(layer, self.deltas, self.inner)
         d_wide, d_narrow = self.sides(layer, self.d_deltas, self.d_inner)
         pairs, back = self.pairs[layer], self.back[layer]
-        torch.mul(self.minus_ends.factors[i], narrow.spread[i], out=pairs.pair[i])
+        scale(self.minus_ends, narrow.block[i], pairs, i)
         d_wide.block[i].baddbmm_(pairs.block[i], o.flat_t)
         torch.bmm(wide.block[i], o.flat, out=back.block[i])
         d_narrow.block[i].addcmul_(back.first[i], self.minus_ends.first[i])
         d_narrow.block[i].addcmul_(back.second[i], self.minus_ends.second[i])
-        self.factors(layer, back.pair[i], narrow.spread[i], self.d_rows.block[i], layer == 0)
+        self.factors(layer, (back.first[i], back.second[i]), narrow.block[i], self.d_rows.block[i], layer == 0)
         self.d_step(layer, 0, i)
 
     def d_step(self, layer: int, j: int, i: int) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from proteus_kernels.titans_tracks import States, Track, Views
+from proteus_kernels.titans_tracks import States, Track, Views, scale
 
 T = TypeVar("T")
 silu = torch.ops.aten.silu.out
@@ -131,9 +131,8 @@ class Chunks:
     def write(self, layer: int, i: int) -> None:
         """The increments of all blocks into `fresh`, and the states at the starts of all but the first."""
         wide, narrow = self.sides(layer, self.deltas, self.inner)
-        pairs = self.pairs[layer]
-        torch.mul(self.minus_ends.factors[i], narrow.spread[i], out=pairs.pair[i])
-        torch.bmm(wide.block_t[i], pairs.block[i], out=self.fresh[layer].flat)
+        pairs = scale(self.minus_ends, narrow.block[i], self.pairs[layer], i)
+        torch.bmm(wide.block_t[i], pairs, out=self.fresh[layer].flat)
         for j in range(self.s - 1):
             self.step(layer, j, i)
 
@@ -154,7 +153,7 @@ class Chunks:
             torch.mul(first, self.carried.first[i], out=out)
             out.addcmul_(second, self.carried.second[i]).baddbmm_(self.mix.block[i], self.deltas[layer].block[i])
             return scores, both
-        torch.mul(self.carried.factors[i], r.spread[i], out=pairs.pair[i])
+        scale(self.carried, r.block[i], pairs, i)
         u = torch.bmm(pairs.block[i], x.flat_t).baddbmm_(self.mix.block[i], self.deltas[layer].block[i])
         after = self.r[layer + 1].block[i]
         silu(u, out=after)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 Views = tuple[Tensor, ...]
@@ -25,11 +26,8 @@ class Track:
     block: Views
     """[G s, c, D]; `block_t` [G s, D, c]"""
     block_t: Views
-    spread: Views
-    """[G s, c, 1, D]: broadcasts against `pair` [G s, c, 2, D / 2] of twice the width, and against `factors`."""
     pair: Views
-    factors: Views
-    """[G s, c, 2, 1] of data [m, G, C, 2]"""
+    """[G s, c, 2, D / 2]"""
     first: Views
     """[G s, c, D / 2]: the first half of every row, `second` the other."""
     second: Views
@@ -50,9 +48,7 @@ _VIEWS: dict[str, Callable[[Track], Tensor]] = {
     "chunk_t": lambda t: t.data.mT,
     "block": lambda t: t.blocked,
     "block_t": lambda t: t.blocked.mT,
-    "spread": lambda t: t.blocked.unsqueeze(-2),
     "pair": lambda t: t.blocked.view(*t.blocked.shape[:-1], 2, -1),
-    "factors": lambda t: t.blocked.unsqueeze(-1),
     "first": lambda t: t.blocked.narrow(-1, 0, t.data.shape[-1] // 2),
     "second": lambda t: t.blocked.narrow(-1, t.data.shape[-1] // 2, t.data.shape[-1] // 2),
 }
@@ -68,3 +64,16 @@ class States:
         self.weights, self.momenta = whole.chunk(2, -1)
         self.block, self.block_weights, self.block_momenta = (x.unbind(1) for x in (whole, self.weights, self.momenta))
         self.anchor = self.block_weights[0]
+
+
+def scale(factors: Track, x: Tensor, pairs: Track, i: int) -> Tensor:
+    """[f_1 x | f_2 x] into `pairs`, for factors [m, G, C, 2] and x [G s, c, D]. Two products: one that broadcasts both
+    operands takes three times as long."""
+    torch.mul(x, factors.first[i], out=pairs.first[i])
+    torch.mul(x, factors.second[i], out=pairs.second[i])
+    return pairs.block[i]
+
+
+def fold(factors: Track, pairs: Track, i: int, out: Tensor) -> Tensor:
+    """f_1 x_1 + f_2 x_2 of pairs [x_1 | x_2]: the adjoint of `scale`."""
+    return torch.mul(pairs.first[i], factors.first[i], out=out).addcmul_(pairs.second[i], factors.second[i])
