@@ -54,10 +54,9 @@ def _say(text: str) -> None:
 def submit_command(runs: Sequence[Path], out: Path, statement: Any, *, checkpoints: bool, as_json: bool) -> None:
     """Write a bundle, and say how large it is."""
     from proteus_bench.leaderboard import submit
-    from proteus_bench.leaderboard.items import zoo_tokenizers
 
     held = _checkpoints(runs) if checkpoints else {}
-    name = submit(runs, out, statement, zoo_tokenizers()[:1], held)
+    name = submit(runs, out, statement, held)
     size = out.stat().st_size if out.is_file() else sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
     if as_json:
         print_json({"bundle": str(out), "id": name, "bytes": size, "runs": len(runs), "checkpoints": len(held)})

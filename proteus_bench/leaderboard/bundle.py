@@ -14,6 +14,7 @@ from typing import Any
 
 from proteus_bench import __version__
 from proteus_bench.errors import EnvironmentFault, UsageError
+from proteus_bench.leaderboard.items import needed_tokenizers
 from proteus_bench.leaderboard.opening import MANIFEST, bundle_id, plain_file
 from proteus_bench.leaderboard.schema import BUNDLE, Bundle, Statement
 from proteus_bench.store import write_bytes
@@ -32,12 +33,13 @@ def run_file_names(folder: Path, run: RunFile) -> list[str]:
 
 
 def submit(
-    runs: Sequence[Path], out: Path, statement: Statement, tokenizers: Sequence[Path] = (),
-    checkpoints: Mapping[str, Path] | None = None, durable: bool = True,
+    runs: Sequence[Path], out: Path, statement: Statement, checkpoints: Mapping[str, Path] | None = None,
+    durable: bool = True,
 ) -> str:  # fmt: skip
     """Write a bundle of run folders and return its id. ``out``: a new or empty folder, or a name that ends in .zip.
 
-    checkpoints: zoo folders by the sha256 of their weights, for V3. durable: False for a folder that is read once and thrown
+    The tokenizer of the runs goes in where the zoo has it. checkpoints: zoo folders by the sha256 of their weights, for
+    V3. durable: False for a folder that is read once and thrown
     away. Raises InvalidFileError for a run folder that is not
     whole, UsageError for a target that is there already, EnvironmentFault when it cannot be written. The result is there
     whole or not at all.
@@ -46,8 +48,10 @@ def submit(
         raise UsageError(f"{out} is there already; choose another --out or delete it")
     sources: dict[str, Path] = {}
     blocks: list[dict[str, Any]] = []
+    fingerprints: set[str] = set()
     for folder in runs:
         run = read_run_file(folder / "run.json")
+        fingerprints |= {str(record.identity.get("tokenizer_sha256")) for record in run.records}
         at = f"runs/{run.run_id[:16]}"
         files = []
         for name in run_file_names(folder, run):
@@ -56,6 +60,7 @@ def submit(
         if any(block["run_id"] == run.run_id for block in blocks):
             raise UsageError(f"{folder} is given twice, or measures the same as another one")
         blocks.append({"run_id": run.run_id, "path": at, "files": files})
+    tokenizers = needed_tokenizers(sorted(fingerprints))
     held = {"tokenizers": _tokenizer_blocks(tokenizers, sources), "checkpoints": _checkpoint_blocks(checkpoints, sources)}
     manifest = Bundle.model_validate(
         {"schema": BUNDLE, "version": __version__, "statement": statement.model_dump(), "runs": blocks, **held}

@@ -84,12 +84,16 @@ class Book:
         from proteus_tasks.errors import TaskError
         from proteus_tasks.tokenizers import FileTokenizer
 
-        for path in (*self._files, *files, *zoo_tokenizers()):
+        for path in (*self._files, *zoo_tokenizers(), *files):  # a stranger's own file only where ours are others
             if fingerprint in self._tokenizers:
                 break
             try:
                 made = FileTokenizer.from_path(path)
             except TaskError:
+                continue
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # how the library's own code gives up; no Exception
+                    raise
                 continue
             self._tokenizers[made.fingerprint] = (made, path)
         return self._tokenizers.get(fingerprint)
@@ -101,6 +105,13 @@ class Book:
         for index in range(len(held), count):
             held.append(_facts(make_item(suite, task, length, tokenizer, index), tokenizer))
         return held
+
+
+def needed_tokenizers(fingerprints: Sequence[str]) -> list[Path]:
+    """The tokenizer files of the zoo that runs were made with, for their bundle: the zoo may have others one day."""
+    from proteus_tasks.tokenizers import FileTokenizer
+
+    return [path for path in zoo_tokenizers() if FileTokenizer.from_path(path).fingerprint in fingerprints][:1]
 
 
 def zoo_tokenizers() -> list[Path]:

@@ -255,3 +255,13 @@ def test_sampled_items_depend_on_the_seed_that_nobody_knew(forger: Forger, check
         if len(seen) > 1:
             break
     assert seen == {2, 3}
+
+
+def test_a_bundle_with_its_own_tokenizer_can_be_verified_where_that_one_is_not_installed(  # type: ignore[no-untyped-def]
+    forger: Forger, tmp_path: Path, tiny_suite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit([forger.folder], tmp_path / "bundle.zip", Statement())
+    monkeypatch.setattr("proteus_bench.leaderboard.items.zoo_tokenizers", lambda: [])
+    options = Options(suites=(Path(tiny_suite),))
+    assert verify(tmp_path / "bundle.zip", options).ok
+    fails(verify(forger.folder, options), 2, "no tokenizer with fingerprint")
