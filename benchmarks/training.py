@@ -8,7 +8,7 @@ round, and a ratio is the median over the rounds: a busy machine slows both. Com
 
 FLOPs per token and head, forward (a multiply-add is 2), C the chunk: gated delta 6CK + 4CV + 6KV + C^2/3; linear Titans
 4CK + 4CV + 8KV + 4C^2/3; MLP Titans, N hidden units, K = V, blocks of c: 22KN (3 products to predict, 4 to write and 4 to
-read, W and S each) + 4c(K + N) + 2c^2. Backward counts twice, that of the MLP repeats the prediction (6KN).
+read, W and S each) + 4c(K + N) + 2c^2. Backward counts twice.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def flops(kind: str, size: Size) -> float:
     core = {
         "gdn": 10 * CHUNK * k + 6 * k * k + CHUNK**2 / 3,
         "titans": 8 * CHUNK * k + 8 * k * k + 4 * CHUNK**2 / 3,
-        "titans-mlp": 22 * k * n + 4 * c * (k + n) + 2 * c**2 + 2 * k * n,  # its 6KN come once in three passes
+        "titans-mlp": 22 * k * n + 4 * c * (k + n) + 2 * c**2,
     }[kind]
     return 3 * (size.heads * core + 2 * size.d * 5 * size.d)
 
