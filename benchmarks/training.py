@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from proteus_bench.schedules import Capacity, Uniform
-from proteus_kernels.titans_mlp import block_length
+from proteus_kernels.titans_runs import block_length
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import MIXERS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,6 +31,14 @@ class Run:
     minus_mix: Tensor
     minus_ends: Tensor
     ends: Tensor
+
+    def split(self, chunks: list[int]) -> Iterator[Run]:
+        """Runs of so many chunks each."""
+        if len(chunks) == 1:
+            yield self
+            return
+        for parts in zip(*(x.split(chunks) for x in vars(self).values()), strict=True):
+            yield Run(**dict(zip(vars(self), parts, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +79,7 @@ class Chunks:
         self.like, self.shapes = run.q, [x.shape[1:] for x in states]
         self.hidden, self.c = [rows for rows, _ in self.shapes[:-1]], self.size // self.s
         self.mask = None
-        if output < self.hidden[0]:
+        if self.hidden and output < self.hidden[0]:
             self.mask = (torch.arange(self.hidden[0], device=run.q.device) < output).to(run.q.dtype)
         self.q, self.k, self.minus_v, self.carried, self.minus_mix, self.minus_ends = (
             Track(x, self.s) for x in (run.q, run.k, run.minus_v, run.carried, run.minus_mix, run.minus_ends)

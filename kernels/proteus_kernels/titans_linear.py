@@ -17,7 +17,9 @@ from torch import Tensor
 
 from proteus_kernels.delta import _mask, axis_size
 from proteus_kernels.masks import Counts, counts, cut_time
-from proteus_kernels.titans_common import Coefficients, TitansState, coefficients, pieces
+from proteus_kernels.titans_common import TitansState, pieces
+from proteus_kernels.titans_dual import dual
+from proteus_kernels.titans_runs import Rates, block_length, by_position, stretches
 
 
 def recurrent(
@@ -73,25 +75,35 @@ def chunk(
     decay_locked: str = "masked",
     inner: int = 16,
 ) -> tuple[Tensor, TitansState]:
-    """The chunked form of `recurrent` (same arguments and result): one closed form per inner chunk.
+    """The chunked form of `recurrent` (same arguments and result): `titans_dual` with one layer.
 
     Pieces never cross an unlock, so each runs on a slice of memory, momentum and anchor; locked parts are not touched.
     """
+    if q_BTHK.shape[1] == 1:  # nothing to share: the definition has fewer operations
+        return recurrent(
+            q_BTHK=q_BTHK, k_BTHK=k_BTHK, v_BTHV=v_BTHV, log_keep_BTH=log_keep_BTH, log_eta_BTH=log_eta_BTH,
+            theta_BTH=theta_BTH, state=state, active=active, axis=axis, gate=gate, read=read, decay_locked=decay_locked,
+            inner=inner,
+        )  # fmt: skip
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
     dim = axis_size(axis, heads=memory.shape[1], key=memory.shape[2], value=memory.shape[3])
     q, k, v = (x.transpose(1, 2) for x in (q_BTHK * q_BTHK.shape[-1] ** -0.5, k_BTHK, v_BTHV))
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     length, outs, pre = q.shape[2], [], read == "pre"
     spans = list(pieces(active, length, dim, inner, state.offset))
-    for (start, _, size, n), (q_s, k_s, v_s, *gates_s) in zip(spans, cut_time(spans, q, k, v, *gates), strict=True):
-        fresh = (state.offset + start) % inner == 0
-        coef = coefficients(*(g.unflatten(2, (-1, size)) for g in gates_s), pre=pre)
-        decay = gates_s[0] if decay_locked == "unmasked" else None
-        y, memory, momentum, anchor = _piece(
-            q_s, k_s, v_s, coef, decay, (memory, momentum, memory if fresh else anchor),
-            counts(n, dim, gate), axis, size, pre,
-        )  # fmt: skip
-        outs.append(y)
+    columns = cut_time(spans, q, k, v, gates[0])
+    for stretch in stretches(spans, inner):
+        size, start, stop = stretch[0][2], stretch[0][0], stretch[-1][1]
+        block = block_length(size, min(memory.shape[2:]))
+        rates = Rates.of([g[:, :, start:stop] for g in gates], size, block, pre=pre)
+        cuts = rates.split([(b - a) // size for a, b, _, _ in stretch])
+        for (at, _, _, n), rate, (q_s, k_s, v_s, keep) in zip(stretch, cuts, columns, strict=False):
+            fresh, decay = (state.offset + at) % inner == 0, keep if decay_locked == "unmasked" else None
+            y, memory, momentum, anchor = _piece(
+                q_s, k_s, v_s, rate, decay, (memory, momentum, memory if fresh else anchor),
+                counts(n, dim, gate), axis, size, fresh, pre,
+            )  # fmt: skip
+            outs.append(y)
     out = (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
     offset = (state.offset + length) % inner
     return out, TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
@@ -101,8 +113,8 @@ Trio = tuple[Tensor, Tensor, Tensor]
 
 
 def _piece(
-    q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, decay: Tensor | None, state: Trio,
-    c: Counts, axis: str, size: int, pre: bool,
+    q: Tensor, k: Tensor, v: Tensor, rates: Rates, decay: Tensor | None, state: Trio,
+    c: Counts, axis: str, size: int, fresh: bool, pre: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Cut the open slice out of the state, run it, add what an open read sees of the locked part, put it back."""
     dim = {"head": 1, "key": 2, "value": 3}[axis]
@@ -110,7 +122,7 @@ def _piece(
     if axis == "key" and c.output < full:
         q = q * (torch.arange(full, device=q.device) < c.output)
     if w == full:
-        y, *new = _chunks(q, k, v, coef, state, size)
+        y, *new = _chunks(q, k, v, rates, state, size, fresh)
         if axis == "value" and c.output < full:
             y = y * (torch.arange(full, device=y.device) < c.output)
         if axis == "head" and c.output < full:
@@ -125,16 +137,16 @@ def _piece(
     if axis == "key":
         if c.predict > w:
             v = v - _anchored(k[..., w:], locked, size, decay)
-        y, *new = _chunks(q[..., :w], k[..., :w], v, coef, inside, size)
+        y, *new = _chunks(q[..., :w], k[..., :w], v, rates, inside, size, fresh)
         if sees:
             y = y + _times(q[..., w:] @ locked[0], read_factor)
     elif axis == "value":
-        y, *new = _chunks(q, k, v[..., :w], coef, inside, size)
+        y, *new = _chunks(q, k, v[..., :w], rates, inside, size, fresh)
         rest = _times(q @ locked[0], read_factor) if sees else y.new_zeros(*y.shape[:-1], full - w)
         y = torch.cat([y, rest], -1)
     else:
-        mine = {n: x[:, :w] for n, x in vars(coef).items()}
-        y, *new = _chunks(q[:, :w], k[:, :w], v[:, :w], Coefficients(**mine), inside, size)
+        mine = rates.first_heads(w, full)
+        y, *new = _chunks(q[:, :w], k[:, :w], v[:, :w], mine, inside, size, fresh)
         tail_factor = read_factor[:, w:] if read_factor is not None else None
         rest = _times(q[:, w:] @ locked[0], tail_factor) if sees else torch.zeros_like(v[:, w:])
         y = torch.cat([y, rest], 1)
@@ -178,35 +190,18 @@ def _last_anchor(locked: Trio, size: int, length: int, decay: Tensor | None) -> 
 
 
 def _chunks(
-    q: Tensor, k: Tensor, v: Tensor, coef: Coefficients, state: Trio, size: int
+    q: Tensor, k: Tensor, v: Tensor, rates: Rates, state: Trio, size: int, fresh: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Unmasked inner chunks of one size. The first uses the given anchor, later ones the weights at their start.
+    """Unmasked inner chunks of one size. The first uses the given anchor unless `fresh`, later ones the weights at their start.
 
     E = K A - V, Y = b (Q M) + f (Q S) - (QK^T . G) E, M' = b_C M + f_C S - K^T (G_C . E), S' = m_C S - K^T (N_C . E).
     """
     memory, momentum, anchor = state
-    q, k, v = (x.unflatten(2, (-1, size)) for x in (q, k, v))
-    kt = k.transpose(-1, -2)
-    scores = (q @ kt) * coef.mix
-    to_memory = kt * coef.end_mix[..., None, :]
-    to_momentum = kt * coef.end_surprise[..., None, :]
-    writes = torch.cat([to_memory, to_momentum], -2)
-    ends = [x[..., None, None] for x in (coef.end_keep, coef.end_carry, coef.end_momentum)]
-    rows, memories, momenta, errors = k.shape[-1], [], [], []
-    # unbind, not indexing: the backward of x[:, :, n] fills a whole tensor for every n
-    per_chunk = zip(*(x.unbind(2) for x in (k, v, writes, *ends)), strict=True)
-    for n, (k_n, v_n, write_n, keep, carry, decay) in enumerate(per_chunk):
-        anchor = anchor if n == 0 else memory
-        error = k_n @ anchor - v_n
-        memories.append(memory)
-        momenta.append(momentum)
-        errors.append(error)
-        step_memory, step_momentum = (write_n @ error).split(rows, -2)
-        memory = keep * memory + carry * momentum - step_memory
-        momentum = decay * momentum - step_momentum
-    y = (
-        (q * coef.keep[..., None]) @ torch.stack(memories, 2)
-        + (q * coef.carry[..., None]) @ torch.stack(momenta, 2)
-        - scores @ torch.stack(errors, 2)
-    )
-    return y.flatten(2, 3), memory, momentum, anchor
+    heads = (memory.shape[0], memory.shape[1])
+    packed = torch.cat([memory, momentum], -1).flatten(0, 1)
+    anchors = () if fresh else (anchor.flatten(0, 1),)
+    y, packed, *begun = dual(rates.run(q, k, v, size), [packed], anchors, 0)
+    memory, momentum = packed.unflatten(0, heads).chunk(2, -1)
+    if begun:
+        anchor = begun[0].unflatten(0, heads)
+    return by_position(y, heads).transpose(1, 2), memory, momentum, anchor

@@ -17,22 +17,20 @@ M_0 is learned. Depth 1 has no hidden units: it is `titans_linear`, with the axe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from proteus_kernels import titans_partial
 from proteus_kernels.masks import Counts, counts, cut_time
-from proteus_kernels.titans_common import TitansState, coefficients, pieces
+from proteus_kernels.titans_common import TitansState, pieces
 from proteus_kernels.titans_dual import dual
 from proteus_kernels.titans_dual_forward import Run
 from proteus_kernels.titans_partial import Layers
+from proteus_kernels.titans_runs import Rates, block_length, by_position, stretches
 
-Span = tuple[int, int, int, int]
 silu = torch.nn.functional.silu
-BLOCK = 32
-"""Positions of a block of the dual form at least, where the head is narrower; measured, see `block_length`."""
 
 
 def silu_slope(z: Tensor) -> Tensor:
@@ -119,24 +117,29 @@ def chunk(
     Pieces never cross an unlock: each runs on the open part of the layers (`titans_dual`), locked parts are not touched.
     A gate that predicts with more units than it writes (`write`) takes `titans_partial`, without a backward of its own.
     """
+    if q_BTHK.shape[1] == 1:  # nothing to share: the definition has fewer operations
+        return recurrent(
+            q_BTHK=q_BTHK, k_BTHK=k_BTHK, v_BTHV=v_BTHV, log_keep_BTH=log_keep_BTH, log_eta_BTH=log_eta_BTH,
+            theta_BTH=theta_BTH, state=state, active=active, axis=axis, gate=gate, read=read, decay_locked=decay_locked,
+            inner=inner,
+        )  # fmt: skip
     dim, length = _hidden(state, axis), q_BTHK.shape[1]
+    pre, heads = read == "pre", (q_BTHK.shape[0], q_BTHK.shape[2])
     spans = list(pieces(active, length, dim, inner, state.offset))
-    stretches = list(_stretches(spans, inner))
-    q, k, v, *gates = (
-        x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV, log_keep_BTH, log_eta_BTH, theta_BTH)
-    )
+    q, k, v, *gates = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV, log_keep_BTH, log_eta_BTH, theta_BTH))
     decays = [d for (d,) in cut_time(spans, gates[0])] if decay_locked == "unmasked" else [None] * len(spans)
     layers, outs, left = Layers.of(state), [], iter(zip(spans, decays, strict=True))
-    columns = cut_time([(s[0][0], s[-1][1]) for s in stretches], q, k, v, *gates)
-    for stretch, (q_s, k_s, v_s, *gates_s) in zip(stretches, columns, strict=True):
+    joined = list(stretches(spans, inner))
+    columns = cut_time([(s[0][0], s[-1][1]) for s in joined], q, k, v, *gates)
+    for stretch, (q_s, k_s, v_s, *gates_s) in zip(joined, columns, strict=True):
         size, ys = stretch[0][2], []
         block = size if gate == "write" else block_length(size, min(q.shape[-1], v.shape[-1]))
-        runs = _runs(q_s, k_s, v_s, gates_s, size, block, read == "pre", [(b - a) // size for a, b, _, _ in stretch])
+        whole = Rates.of(gates_s, size, block, pre=pre).run(q_s, k_s, v_s, size)
+        runs = whole.split([(b - a) // size for a, b, _, _ in stretch])
         for run, ((start, _, _, n), decay) in zip(runs, left, strict=False):
-            y, layers = _piece(run, decay, layers, counts(n, dim, gate), (state.offset + start) % inner == 0, read == "pre")
+            y, layers = _piece(run, decay, layers, counts(n, dim, gate), (state.offset + start) % inner == 0, pre)
             ys.append(y)
-        out = ys[0] if len(ys) == 1 else torch.cat(ys, 0)
-        outs.append(out.unflatten(1, q.shape[:2]).permute(1, 0, 3, 2, 4).flatten(1, 2))
+        outs.append(by_position(ys[0] if len(ys) == 1 else torch.cat(ys, 0), heads))
     y = outs[0] if len(outs) == 1 else torch.cat(outs, 1)
     return y, layers.state((state.offset + length) % inner)
 
@@ -148,56 +151,6 @@ def _hidden(state: TitansState, axis: str) -> int:
     if len(state.weights) < 2:
         raise ValueError("an MLP memory has at least two layers; one layer is the linear memory")
     return state.weights[0].shape[2]
-
-
-def block_length(size: int, width: int) -> int:
-    """Positions per block of a chunk of `size`: a divisor of it, about as many as the head is wide.
-
-    A block costs its length times (position x position) products and one more state: K = 32 runs fastest at 32, K = 128
-    undivided. A size without a divisor from 16 up is not divided.
-    """
-    fitting = [c for c in range(16, max(BLOCK, width) + 1) if size % c == 0]
-    return max(fitting, default=size)
-
-
-def _stretches(spans: list[Span], inner: int) -> Iterator[list[Span]]:
-    """Neighbours of whole inner chunks, whose inputs are laid out together; every other piece alone."""
-    whole: list[Span] = []
-    for span in spans:
-        if span[2] == inner:
-            whole.append(span)
-            continue
-        if whole:
-            yield whole
-        yield [span]
-        whole = []
-    if whole:
-        yield whole
-
-
-def _runs(
-    q: Tensor, k: Tensor, v: Tensor, gates: list[Tensor], size: int, block: int, pre: bool, chunks: list[int]
-) -> Iterator[Run]:
-    """[B, H, T, .] and gates [B, H, T] as inputs of the dual form, cut into runs of so many chunks each."""
-    log_keep, log_eta, theta = (_by_chunk(g[..., None], size).squeeze(-1).unflatten(2, (-1, block)) for g in gates)
-    c = coefficients(log_keep, log_eta, -theta, pre=pre)  # -theta: every product of a gradient is subtracted
-    parts = {
-        "q": _by_chunk(q, size),
-        "k": _by_chunk(k, size),
-        "minus_v": _by_chunk(-v, size),
-        "carried": torch.stack([c.keep, c.carry], -1).flatten(2, 3),
-        "minus_mix": c.mix.flatten(2, 3).contiguous(),
-        "minus_ends": torch.stack([c.end_mix, c.end_surprise], -1).flatten(2, 3),
-        "ends": torch.stack([c.end_keep, c.end_carry, c.end_momentum], -1),
-    }
-    whole = len(chunks) == 1
-    for cut in [parts.values()] if whole else zip(*(x.split(chunks) for x in parts.values()), strict=True):
-        yield Run(**dict(zip(parts, cut, strict=True)))
-
-
-def _by_chunk(x: Tensor, size: int) -> Tensor:
-    """[B, H, T, D] -> [n, B H, size, D]"""
-    return x.unflatten(2, (-1, size)).permute(2, 0, 1, 3, 4).flatten(1, 2).contiguous()
 
 
 def _piece(

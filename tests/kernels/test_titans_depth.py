@@ -7,7 +7,7 @@ import torch
 from helpers import H, K, N, V, everything, staircase, titans_inputs, titans_state, worst
 from torch import Tensor
 
-from proteus_kernels import titans_linear, titans_mlp
+from proteus_kernels import titans_linear, titans_mlp, titans_runs
 from proteus_kernels.titans_common import TitansState, coefficients
 
 DEEP = ["mlp3", "mlp4"]
@@ -42,14 +42,14 @@ def test_chunk_equals_definition_at_every_depth(kind: str, gate: str) -> None:
 @pytest.mark.parametrize(("kind", "offset", "read"), [("mlp", 0, "post"), ("mlp", 30, "pre"), ("mlp3", 30, "post")])
 def test_a_chunk_that_is_cut_into_blocks_is_the_same_function(kind: str, offset: int, read: str) -> None:
     """Two blocks of 17 an inner chunk, several chunks, an unlock inside a chunk; then static."""
-    assert titans_mlp.block_length(34, K) == 17
+    assert titans_runs.block_length(34, K) == 17
     same(kind, 74, inner=34, offset=offset, read=read, active=staircase(74, 50, 4, N))
     same(kind, 68, inner=34, read=read)
 
 
 def test_blocks_divide_a_chunk_and_grow_with_the_head() -> None:
     sizes = {(64, 32): 32, (64, 64): 64, (64, 128): 64, (128, 128): 128, (48, 32): 24, (37, 32): 37, (5, 8): 5}
-    assert {k: titans_mlp.block_length(*k) for k in sizes} == sizes
+    assert {k: titans_runs.block_length(*k) for k in sizes} == sizes
 
 
 @pytest.mark.parametrize("kind", DEEP)
