@@ -21,7 +21,7 @@ class Run:
     """What n chunks read beside the weights: q, k, minus_v [n, G, C, K or V]; the rest per block of c positions:
 
     carried = (b, f) [n, G, C, 2], minus_mix = -G [n, G, C, c], minus_ends = -(G_C, N_C) [n, G, C, 2] and
-    ends = (b_C, f_C, m_C) [n, G, s, 3]. All contiguous.
+    ends = (b_C, f_C, m_C) [n, G, s, 3].
     """
 
     q: Tensor
@@ -39,6 +39,10 @@ class Run:
             return
         for parts in zip(*(x.split(chunks) for x in vars(self).values()), strict=True):
             yield Run(**dict(zip(vars(self), parts, strict=True)))
+
+    def first_heads(self, n: int, heads: int) -> Run:
+        """The first n heads of each batch row."""
+        return Run(**{k: x.unflatten(1, (-1, heads))[:, :, :n].flatten(1, 2) for k, x in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)

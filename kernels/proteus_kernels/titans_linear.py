@@ -11,6 +11,7 @@ Shapes as in `delta`; M_BHKV. With masks w, p, r (write, predict, output) of one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from proteus_kernels.delta import _mask, axis_size
 from proteus_kernels.masks import Counts, counts, cut_time
 from proteus_kernels.titans_common import TitansState, pieces
 from proteus_kernels.titans_dual import dual
-from proteus_kernels.titans_runs import Rates, block_length, by_position, stretches
+from proteus_kernels.titans_dual_forward import Run
+from proteus_kernels.titans_runs import block_length, by_chunk, by_position, run_of, stretches
 
 
 def recurrent(
@@ -91,17 +93,17 @@ def chunk(
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     length, outs, pre = q.shape[2], [], read == "pre"
     spans = list(pieces(active, length, dim, inner, state.offset))
-    columns = cut_time(spans, q, k, v, gates[0])
-    for stretch in stretches(spans, inner):
-        size, start, stop = stretch[0][2], stretch[0][0], stretch[-1][1]
+    columns, joined = cut_time(spans, q, k, gates[0]), list(stretches(spans, inner))
+    parts = cut_time([(s[0][0], s[-1][1]) for s in joined], q, k, v, *gates)
+    for stretch, (q_s, k_s, v_s, *gates_s) in zip(joined, parts, strict=True):
+        size = stretch[0][2]
         block = block_length(size, min(memory.shape[2:]))
-        rates = Rates.of([g[:, :, start:stop] for g in gates], size, block, pre=pre)
-        cuts = rates.split([(b - a) // size for a, b, _, _ in stretch])
-        for (at, _, _, n), rate, (q_s, k_s, v_s, keep) in zip(stretch, cuts, columns, strict=False):
+        runs = run_of(q_s, k_s, v_s, gates_s, size, block, pre=pre).split([(b - a) // size for a, b, _, _ in stretch])
+        for (at, _, _, n), run, (q_p, k_p, keep) in zip(stretch, runs, columns, strict=False):
             fresh, decay = (state.offset + at) % inner == 0, keep if decay_locked == "unmasked" else None
             y, memory, momentum, anchor = _piece(
-                q_s, k_s, v_s, rate, decay, (memory, momentum, memory if fresh else anchor),
-                counts(n, dim, gate), axis, size, fresh, pre,
+                run, q_p, k_p, decay, (memory, momentum, memory if fresh else anchor),
+                counts(n, dim, gate), axis, fresh, pre,
             )  # fmt: skip
             outs.append(y)
     out = (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
@@ -113,16 +115,18 @@ Trio = tuple[Tensor, Tensor, Tensor]
 
 
 def _piece(
-    q: Tensor, k: Tensor, v: Tensor, rates: Rates, decay: Tensor | None, state: Trio,
-    c: Counts, axis: str, size: int, fresh: bool, pre: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Cut the open slice out of the state, run it, add what an open read sees of the locked part, put it back."""
+    run: Run, q: Tensor, k: Tensor, decay: Tensor | None, state: Trio, c: Counts, axis: str, fresh: bool, pre: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Cut the open slice out of the state, run it, add what an open read sees of the locked part, put it back.
+
+    q, k [B, H, T, K] are those of the run, for what reads and predicts with locked coordinates. y [B, H, T, V].
+    """
     dim = {"head": 1, "key": 2, "value": 3}[axis]
-    w, full = c.write, state[0].shape[dim]
+    w, full, size = c.write, state[0].shape[dim], run.q.shape[2]
     if axis == "key" and c.output < full:
-        q = q * (torch.arange(full, device=q.device) < c.output)
+        run = replace(run, q=run.q * (torch.arange(full, device=q.device) < c.output))
     if w == full:
-        y, *new = _chunks(q, k, v, rates, state, size, fresh)
+        y, *new = _chunks(run, state, fresh)
         if axis == "value" and c.output < full:
             y = y * (torch.arange(full, device=y.device) < c.output)
         if axis == "head" and c.output < full:
@@ -136,19 +140,19 @@ def _piece(
     sees = c.output > w
     if axis == "key":
         if c.predict > w:
-            v = v - _anchored(k[..., w:], locked, size, decay)
-        y, *new = _chunks(q[..., :w], k[..., :w], v, rates, inside, size, fresh)
+            run = replace(run, minus_v=run.minus_v + by_chunk(_anchored(k[..., w:], locked, size, decay), size))
+        y, *new = _chunks(replace(run, q=run.q[..., :w], k=run.k[..., :w]), inside, fresh)
         if sees:
             y = y + _times(q[..., w:] @ locked[0], read_factor)
     elif axis == "value":
-        y, *new = _chunks(q, k, v[..., :w], rates, inside, size, fresh)
+        y, *new = _chunks(replace(run, minus_v=run.minus_v[..., :w]), inside, fresh)
         rest = _times(q @ locked[0], read_factor) if sees else y.new_zeros(*y.shape[:-1], full - w)
         y = torch.cat([y, rest], -1)
     else:
-        mine = rates.first_heads(w, full)
-        y, *new = _chunks(q[:, :w], k[:, :w], v[:, :w], mine, inside, size, fresh)
+        y, *new = _chunks(run.first_heads(w, full), inside, fresh)
         tail_factor = read_factor[:, w:] if read_factor is not None else None
-        rest = _times(q[:, w:] @ locked[0], tail_factor) if sees else torch.zeros_like(v[:, w:])
+        seen = _times(q[:, w:] @ locked[0], tail_factor) if sees else None
+        rest = y.new_zeros(y.shape[0], full - w, *y.shape[2:]) if seen is None else seen
         y = torch.cat([y, rest], 1)
         end = end[:, w:] if end is not None else None
     last_anchor = _last_anchor(locked, size, q.shape[2], decay if axis != "head" or decay is None else decay[:, w:])
@@ -189,9 +193,7 @@ def _last_anchor(locked: Trio, size: int, length: int, decay: Tensor | None) -> 
     return locked[0] if decay is None else locked[0] * _anchor_factor(decay, size)[:, :, -1, None, None]
 
 
-def _chunks(
-    q: Tensor, k: Tensor, v: Tensor, rates: Rates, state: Trio, size: int, fresh: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _chunks(run: Run, state: Trio, fresh: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Unmasked inner chunks of one size. The first uses the given anchor unless `fresh`, later ones the weights at their start.
 
     E = K A - V, Y = b (Q M) + f (Q S) - (QK^T . G) E, M' = b_C M + f_C S - K^T (G_C . E), S' = m_C S - K^T (N_C . E).
@@ -199,8 +201,7 @@ def _chunks(
     memory, momentum, anchor = state
     heads = (memory.shape[0], memory.shape[1])
     packed = torch.cat([memory, momentum], -1).flatten(0, 1)
-    anchors = () if fresh else (anchor.flatten(0, 1),)
-    y, packed, *begun = dual(rates.run(q, k, v, size), [packed], anchors, 0)
+    y, packed, *begun = dual(run, [packed], () if fresh else (anchor.flatten(0, 1),), 0)
     memory, momentum = packed.unflatten(0, heads).chunk(2, -1)
     if begun:
         anchor = begun[0].unflatten(0, heads)

@@ -28,7 +28,7 @@ from proteus_kernels.titans_common import TitansState, pieces
 from proteus_kernels.titans_dual import dual
 from proteus_kernels.titans_dual_forward import Run
 from proteus_kernels.titans_partial import Layers
-from proteus_kernels.titans_runs import Rates, block_length, by_position, stretches
+from proteus_kernels.titans_runs import block_length, by_position, run_of, stretches
 
 silu = torch.nn.functional.silu
 
@@ -134,8 +134,7 @@ def chunk(
     for stretch, (q_s, k_s, v_s, *gates_s) in zip(joined, columns, strict=True):
         size, ys = stretch[0][2], []
         block = size if gate == "write" else block_length(size, min(q.shape[-1], v.shape[-1]))
-        whole = Rates.of(gates_s, size, block, pre=pre).run(q_s, k_s, v_s, size)
-        runs = whole.split([(b - a) // size for a, b, _, _ in stretch])
+        runs = run_of(q_s, k_s, v_s, gates_s, size, block, pre=pre).split([(b - a) // size for a, b, _, _ in stretch])
         for run, ((start, _, _, n), decay) in zip(runs, left, strict=False):
             y, layers = _piece(run, decay, layers, counts(n, dim, gate), (state.offset + start) % inner == 0, pre)
             ys.append(y)

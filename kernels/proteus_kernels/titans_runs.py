@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -51,42 +50,16 @@ def by_position(y: Tensor, heads: tuple[int, int]) -> Tensor:
     return y.unflatten(1, heads).permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rates:
-    """What the gates say about a run, as `Run` describes it."""
-
-    carried: Tensor
-    minus_mix: Tensor
-    minus_ends: Tensor
-    ends: Tensor
-
-    @staticmethod
-    def of(gates: Sequence[Tensor], size: int, block: int, *, pre: bool) -> Rates:
-        """From log(1 - alpha), log(eta) and theta [B, H, T], chunks of `size` in blocks of `block` positions."""
-        log_keep, log_eta, theta = (by_chunk(g[..., None], size).squeeze(-1).unflatten(2, (-1, block)) for g in gates)
-        c = coefficients(log_keep, log_eta, -theta, pre=pre)  # -theta: every product of a gradient is subtracted
-        return Rates(
-            carried=torch.stack([c.keep, c.carry], -1).flatten(2, 3),
-            minus_mix=c.mix.flatten(2, 3).contiguous(),
-            minus_ends=torch.stack([c.end_mix, c.end_surprise], -1).flatten(2, 3),
-            ends=torch.stack([c.end_keep, c.end_carry, c.end_momentum], -1),
-        )
-
-    def split(self, chunks: list[int]) -> Iterator[Rates]:
-        """Pieces of so many chunks each."""
-        if len(chunks) == 1:
-            yield self
-            return
-        for parts in zip(*(x.split(chunks) for x in vars(self).values()), strict=True):
-            yield Rates(**dict(zip(vars(self), parts, strict=True)))
-
-    def first_heads(self, n: int, heads: int) -> Rates:
-        """Those of the first n heads of each batch row."""
-        if n == heads:
-            return self
-        parts = {k: x.unflatten(1, (-1, heads))[:, :, :n].flatten(1, 2) for k, x in vars(self).items()}
-        return Rates(**parts)
-
-    def run(self, q: Tensor, k: Tensor, v: Tensor, size: int) -> Run:
-        """With q, k, v [B, H, T, .] of the same positions."""
-        return Run(q=by_chunk(q, size), k=by_chunk(k, size), minus_v=by_chunk(-v, size), **vars(self))
+def run_of(q: Tensor, k: Tensor, v: Tensor, gates: Sequence[Tensor], size: int, block: int, *, pre: bool) -> Run:
+    """q, k, v [B, H, T, .] and log(1 - alpha), log(eta), theta [B, H, T]: chunks of `size` in blocks of `block` positions."""
+    log_keep, log_eta, theta = (by_chunk(g[..., None], size).squeeze(-1).unflatten(2, (-1, block)) for g in gates)
+    c = coefficients(log_keep, log_eta, -theta, pre=pre)  # -theta: every product of a gradient is subtracted
+    return Run(
+        q=by_chunk(q, size),
+        k=by_chunk(k, size),
+        minus_v=by_chunk(-v, size),
+        carried=torch.stack([c.keep, c.carry], -1).flatten(2, 3),
+        minus_mix=c.mix.flatten(2, 3).contiguous(),
+        minus_ends=torch.stack([c.end_mix, c.end_surprise], -1).flatten(2, 3),
+        ends=torch.stack([c.end_keep, c.end_carry, c.end_momentum], -1),
+    )
