@@ -20,11 +20,7 @@ from torch import Tensor
 
 from proteus_kernels import wy
 from proteus_kernels.masks import counts, cut_time, segments
-from proteus_kernels.matrix import Parts, axis_size, memory_axis_size, scan
-from proteus_kernels.matrix import prefix_mask as _mask
-
-DeltaOut = tuple[Tensor, Tensor]
-__all__ = ["axis_size", "chunk", "recurrent"]
+from proteus_kernels.matrix import MatrixOut, Parts, memory_axis_size, prefix_mask, scan
 
 
 def recurrent(
@@ -40,13 +36,13 @@ def recurrent(
     gate: str = "both",
     read: str = "post",
     decay_locked: str = "masked",
-) -> DeltaOut:
+) -> MatrixOut:
     """The definition, one position at a time; log_decay None is DeltaNet. Returns y_BTHV and the final state_BHKV."""
     state, scale, outs = state_BHKV, q_BTHK.shape[-1] ** -0.5, []
     dim = memory_axis_size(axis, state)
     for t in range(q_BTHK.shape[1]):
         c = counts(active[t] if active is not None else dim, dim, gate)
-        w, p, r = (_mask(n, axis, state) for n in (c.write, c.predict, c.output))
+        w, p, r = (prefix_mask(n, axis, state) for n in (c.write, c.predict, c.output))
         q, k, v = q_BTHK[:, t], k_BTHK[:, t], v_BTHV[:, t]
         before = decayed = state
         if log_decay_BTH is not None:
@@ -72,7 +68,7 @@ def chunk(
     read: str = "post",
     decay_locked: str = "masked",
     chunk_size: int = 64,
-) -> DeltaOut:
+) -> MatrixOut:
     """The chunked form of `recurrent`: same arguments, same result, matrix products over `chunk_size` positions."""
     q, k, v = (x.transpose(1, 2) for x in (q_BTHK * q_BTHK.shape[-1] ** -0.5, k_BTHK, v_BTHV))
     gates = [x.transpose(1, 2) for x in (beta_BTH, log_decay_BTH) if x is not None]

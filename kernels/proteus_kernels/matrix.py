@@ -22,18 +22,11 @@ AXIS_DIM = {"head": 1, "key": 2, "value": 3}
 MatrixOut = tuple[Tensor, Tensor]
 
 
-def axis_size(axis: str, *, heads: int, key: int, value: int) -> int:
-    """Size of the scheduled axis of S_BHKV."""
-    sizes = {"key": key, "value": value, "head": heads}
-    if axis not in sizes:
-        raise ValueError(f"a matrix memory has no axis {axis!r}; one of key, value, head")
-    return sizes[axis]
-
-
 def memory_axis_size(axis: str, state_BHKV: Tensor) -> int:
-    """`axis_size` of one state."""
-    _, heads, key, value = state_BHKV.shape
-    return axis_size(axis, heads=heads, key=key, value=value)
+    """Size of the scheduled axis of S_BHKV."""
+    if axis not in AXIS_DIM:
+        raise ValueError(f"a matrix memory has no axis {axis!r}; one of key, value, head")
+    return state_BHKV.shape[AXIS_DIM[axis]]
 
 
 def prefix_mask(n: int, axis: str, state_BHKV: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from proteus_kernels.delta import _mask, axis_size
 from proteus_kernels.masks import Counts, counts, cut_time
+from proteus_kernels.matrix import AXIS_DIM, memory_axis_size, prefix_mask
 from proteus_kernels.titans_common import TitansState, pieces
 from proteus_kernels.titans_dual import dual
 from proteus_kernels.titans_dual_forward import Run
@@ -42,13 +42,13 @@ def recurrent(
 ) -> tuple[Tensor, TitansState]:
     """The definition, one position at a time. Returns y_BTHV and the state."""
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
-    dim = axis_size(axis, heads=memory.shape[1], key=memory.shape[2], value=memory.shape[3])
+    dim = memory_axis_size(axis, memory)
     scale, outs = q_BTHK.shape[-1] ** -0.5, []
     for t in range(q_BTHK.shape[1]):
         if (state.offset + t) % inner == 0:
             anchor = memory
         c = counts(active[t] if active is not None else dim, dim, gate)
-        w, p, r = (_mask(n, axis, memory) for n in (c.write, c.predict, c.output))
+        w, p, r = (prefix_mask(n, axis, memory) for n in (c.write, c.predict, c.output))
         q, k, v = q_BTHK[:, t], k_BTHK[:, t], v_BTHV[:, t]
         keep, eta = (x[:, t].exp()[..., None, None] for x in (log_keep_BTH, log_eta_BTH))
         error = torch.einsum("bhkv,bhk->bhv", anchor * p, k) - v
@@ -88,7 +88,7 @@ def chunk(
             inner=inner,
         )  # fmt: skip
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
-    dim = axis_size(axis, heads=memory.shape[1], key=memory.shape[2], value=memory.shape[3])
+    dim = memory_axis_size(axis, memory)
     q, k, v = (x.transpose(1, 2) for x in (q_BTHK * q_BTHK.shape[-1] ** -0.5, k_BTHK, v_BTHV))
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     length, outs, pre = q.shape[2], [], read == "pre"
@@ -121,7 +121,7 @@ def _piece(
 
     q, k [B, H, T, K] are those of the run, for what reads and predicts with locked coordinates. y [B, H, T, V].
     """
-    dim = {"head": 1, "key": 2, "value": 3}[axis]
+    dim = AXIS_DIM[axis]
     w, full, size = c.write, state[0].shape[dim], run.q.shape[2]
     if axis == "key" and c.output < full:
         run = replace(run, q=run.q * (torch.arange(full, device=q.device) < c.output))

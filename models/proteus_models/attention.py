@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from proteus_models.config import ModelConfig
+from proteus_models.layers import rotary
 
 Prefix = tuple[Tensor, Tensor]  # k_BPHK, not rotated, and v_BPHV
 
@@ -62,11 +63,7 @@ class Queries:
 def rotate(x_BTHK: Tensor, start: int, base: float) -> Tensor:
     """Turn the pairs (x_i, x_{i + K/2}) at positions start .. start+T-1 by position * base^(-2i/K)."""
     half = x_BTHK.shape[-1] // 2
-    # float64: at position 10^6 a float32 angle is off by 0.06
-    positions = torch.arange(start, start + x_BTHK.shape[1], dtype=torch.float64, device=x_BTHK.device)
-    rates = base ** (-torch.arange(half, dtype=torch.float64, device=x_BTHK.device) / half)
-    angles = positions[:, None, None] * rates
-    cos, sin = angles.cos().to(x_BTHK.dtype), angles.sin().to(x_BTHK.dtype)
+    cos, sin = rotary(x_BTHK, start, base)
     a, b = x_BTHK[..., :half], x_BTHK[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 

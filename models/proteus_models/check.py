@@ -6,6 +6,7 @@ a random NON-ZERO memory state, on random tokens; the span is shortened so that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from proteus_bench.schedules import Capacity, DataDependent, Surprise
-from proteus_models.decoder import DecoderLM, DecoderState, evaluated, map_tensors
+from proteus_models.decoder import DecoderLM, DecoderState, evaluated, leaves, map_tensors
 
 EXACT = 1e-10
 FORMS = ("chunk", "recurrent")
@@ -81,14 +82,20 @@ def _row(name: str, value: float, tolerance: float, detail: str) -> CheckRow:
     return CheckRow(name=name, passed=bool(value <= tolerance), value=value, tolerance=tolerance, detail=detail)
 
 
-def _gap(a: Any, b: Any) -> float:
-    """Largest relative difference over all tensors of two trees."""
-    first: list[Tensor] = []
-    second: list[Tensor] = []
-    map_tensors(a, lambda x: first.append(x) or x)  # type: ignore[func-returns-value]
-    map_tensors(b, lambda x: second.append(x) or x)  # type: ignore[func-returns-value]
-    pairs = zip(first, second, strict=True)
-    return max(float((x - y).abs().max() / y.abs().max().clamp_min(1e-9)) for x, y in pairs if y.numel())
+def change(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """Largest absolute difference of paired tensors; zero when they are empty."""
+    return max((float((a - b).abs().max()) for a, b in zip(before, after, strict=True) if a.numel()), default=0.0)
+
+
+def distance(a: Any, b: Any) -> float:
+    """Largest relative difference over all tensors of two trees; infinite where one is not finite."""
+    worst = 0.0
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        if x.shape != y.shape or not (x.isfinite().all() and y.isfinite().all()):
+            return float("inf")
+        if y.numel():
+            worst = max(worst, float((x - y).abs().max() / y.abs().max().clamp_min(1e-9)))
+    return worst
 
 
 @torch.no_grad()
@@ -96,7 +103,7 @@ def _chunk_is_definition(model: DecoderLM, ids: Tensor, generator: torch.Generat
     start = random_state(model, len(ids), generator)
     fast = model(ids, start, return_state=True)
     slow = model(ids, start, return_state=True, form="recurrent")
-    gap = max(_gap(fast[0], slow[0]), _gap(fast[1].layers, slow[1].layers))
+    gap = max(distance(fast[0], slow[0]), distance(fast[1].layers, slow[1].layers))
     return _row("chunk = definition", gap, EXACT, f"logits and final state, {ids.shape[1]} tokens, random start")
 
 
@@ -108,7 +115,7 @@ def _gradients(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> Che
         grads.append(
             tuple(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True))
         )
-    return _row("gradients", _gap(*grads), EXACT, "every parameter, chunk against definition")
+    return _row("gradients", distance(*grads), EXACT, "every parameter, chunk against definition")
 
 
 @torch.no_grad()
@@ -121,7 +128,7 @@ def _continuation(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> 
     for cut in cuts:
         left, state = model(ids[:, :cut], start, return_state=True)
         right, state = model(ids[:, cut:], state, return_state=True)
-        worst = max(worst, _gap(torch.cat([left, right], 1), whole), _gap(state.layers, end.layers))
+        worst = max(worst, distance(torch.cat([left, right], 1), whole), distance(state.layers, end.layers))
     return _row("continuation", worst, EXACT, f"cut at {len(cuts)} places: each unlock, one before, one after")
 
 
@@ -139,12 +146,12 @@ def _causality(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> Che
 def _batch(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
     together = model(ids)
     alone = torch.cat([model(row[None]) for row in ids])
-    return _row("batch = single", _gap(together, alone), EXACT, "equal-length rows")
+    return _row("batch = single", distance(together, alone), EXACT, "equal-length rows")
 
 
 def _is_open(model: DecoderLM) -> bool:
     """Whether no position locks anything, as the model itself has it."""
-    return evaluated(model.config).capacity.is_static
+    return model.along.is_static
 
 
 @torch.no_grad()
@@ -164,20 +171,16 @@ def _locks(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> list[Ch
         open_now = capacity.active_coords(blocks[t], dim)
         _, after = model.prefill(ids[:, t : t + 1], state)
         for block, *layers in zip(model.stack, state.layers, after.layers, strict=True):
-            change, with_last = (
-                _change(*(block.mixer.locked(layer, n) for layer in layers)) for n in (open_now, open_now - 1)
+            moved, with_last = (
+                change(*(block.mixer.locked(layer, n) for layer in layers)) for n in (open_now, open_now - 1)
             )
-            worst, late = max(worst, change), late + (with_last == 0)
+            worst, late = max(worst, moved), late + (with_last == 0)
         seen += open_now < dim
         state = after
     return [
         _row(names[0], worst, 0.0, f"memory and momentum at {seen} positions with locked blocks, random start"),
         _row(names[1], float(late), 0.0, f"positions of {steps} whose last open coordinate was not written"),
     ]
-
-
-def _change(before: list[Tensor], after: list[Tensor]) -> float:
-    return max((float((a - b).abs().max()) for a, b in zip(before, after, strict=True) if a.numel()), default=0.0)
 
 
 @torch.no_grad()
@@ -198,10 +201,10 @@ def _locked_reads(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> 
             for block, layer in zip(model.stack, other.layers, strict=True):
                 for x in block.mixer.locked(layer, open_now):
                     x.normal_(generator=generator)
-            if _gap(other.layers, state.layers) == 0:
+            if distance(other.layers, state.layers) == 0:
                 return _row(name, float("inf"), 0.0, "Mixer.locked must return views of the state")
             for form in FORMS:
-                worst = max(worst, _gap(model(part, other, form=form), model(part, state, form=form)))
+                worst = max(worst, distance(model(part, other, form=form), model(part, state, form=form)))
         _, state = model.prefill(part, state)
     return _row(name, worst, 0.0, f"other contents in the locked blocks of {seen} segments change no logit")
 
@@ -209,6 +212,5 @@ def _locked_reads(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> 
 @torch.no_grad()
 def _state_dtype(model: DecoderLM, ids: Tensor) -> CheckRow:
     _, state = model.prefill(ids[:, :8])
-    wrong: list[str] = []
-    map_tensors(state.layers, lambda x: (wrong.append(str(x.dtype)) if x.element_size() < 4 else None) or x)  # type: ignore[func-returns-value]
-    return _row("state in fp32", float(len(wrong)), 0.0, "no state tensor under 32 bits")
+    narrow = [x for x in leaves(state.layers) if x.element_size() < 4]
+    return _row("state in fp32", float(len(narrow)), 0.0, "no state tensor under 32 bits")

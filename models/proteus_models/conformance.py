@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from proteus_bench.schedules import Capacity
-from proteus_models.check import CheckRow
-from proteus_models.decoder import map_tensors
+from proteus_models.check import CheckRow, change, distance
+from proteus_models.decoder import leaves, map_tensors
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 """Relative: rounding of a few dozen steps in the model's own type."""
@@ -209,31 +209,3 @@ class _Check:
         base: Tensor = self.subject.static(self.ids)  # type: ignore[attr-defined]
         gap = float((one.prefill(self.ids, None)[0] - base).abs().max())
         return [self._row("E=1 is the base", gap, "bit for bit", 0.0)]
-
-
-def leaves(tree: Any) -> list[Tensor]:
-    """All tensors of a tree, in order."""
-    found: list[Tensor] = []
-
-    def note(x: Tensor) -> Tensor:
-        found.append(x)
-        return x
-
-    map_tensors(tree, note)
-    return found
-
-
-def change(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
-    """Largest absolute difference of paired tensors; zero when they are empty."""
-    return max((float((a - b).abs().max()) for a, b in zip(before, after, strict=True) if a.numel()), default=0.0)
-
-
-def distance(a: Any, b: Any) -> float:
-    """Largest relative difference over all tensors of two trees; infinite where one is not finite."""
-    worst = 0.0
-    for x, y in zip(leaves(a), leaves(b), strict=True):
-        if x.shape != y.shape or not (x.isfinite().all() and y.isfinite().all()):
-            return float("inf")
-        if y.numel():
-            worst = max(worst, float((x - y).abs().max() / y.abs().max().clamp_min(1e-9)))
-    return worst

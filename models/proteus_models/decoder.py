@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -68,18 +67,22 @@ def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
     return tree
 
 
+def leaves(tree: Any) -> list[Tensor]:
+    """All tensors of a tree, in order."""
+    found: list[Tensor] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    map_tensors(tree, note)
+    return found
+
+
 def join_rows(trees: list[Any], order: Tensor) -> Any:
     """One tree whose tensors are the trees' tensors, stacked by rows and put into `order`; the rest is the first tree's."""
-    columns: list[list[Tensor]] = [[] for _ in trees]
-    for tree, column in zip(trees, columns, strict=True):
-        map_tensors(tree, partial(_note, column))
-    joined = iter([torch.cat(parts)[order] for parts in zip(*columns, strict=True)])
-    return trees[0] if len(trees) == 1 else map_tensors(trees[0], lambda _: next(joined))
-
-
-def _note(column: list[Tensor], x: Tensor) -> Tensor:
-    column.append(x)
-    return x
+    joined = iter([torch.cat(parts)[order] for parts in zip(*map(leaves, trees), strict=True)])
+    return map_tensors(trees[0], lambda _: next(joined))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +111,7 @@ class DecoderState:
     @property
     def nbytes(self) -> int:
         """Bytes of the whole state, batch included."""
-        sizes: list[int] = []
-        self._map(lambda x: sizes.append(x.numel() * x.element_size()) or x)  # type: ignore[func-returns-value]
-        return sum(sizes)
+        return sum(x.numel() * x.element_size() for x in leaves((self.layers, self.anchors)))
 
     def _map(self, f: Callable[[Tensor], Tensor]) -> DecoderState:
         return replace(self, layers=map_tensors(self.layers, f), anchors=map_tensors(self.anchors, f))
@@ -168,8 +169,7 @@ class DecoderLM(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        _check(config)
-        self.config = config
+        self._take(config)
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embed.weight, std=0.02)
         self.stack = [Block(config) for _ in range(config.n_layers)]
@@ -178,24 +178,27 @@ class DecoderLM(nn.Module):
 
     def set_capacity(self, capacity: Capacity) -> None:
         """Another capacity on the same weights. ValueError or CapacityError when the memory cannot have it."""
-        config = replace(self.config, capacity=capacity)
+        self._take(replace(self.config, capacity=capacity))
+        for block in self.stack:
+            block.mixer.set_config(self.config)
+
+    def _take(self, config: ModelConfig) -> None:
         _check(config)
         self.config = config
-        for block in self.stack:
-            block.mixer.set_config(config)
+        self.along = evaluated(config).capacity
+        """The capacity along positions; asked for at every call, so it is worked out once."""
 
     def init_state(self, batch: int) -> DecoderState:
         """The state before the first token."""
-        schedule = evaluated(self.config).capacity.schedule
+        schedule = self.along.schedule
         openings = (schedule.start(),) * batch if isinstance(schedule, DataDependent) else ()
         return DecoderState(layers=tuple(b.mixer.init_state(batch) for b in self.stack), openings=openings)
 
     def active(self, start: int, length: int) -> list[int] | None:
         """Open coordinates at positions start+1 .. start+length; None when static (the base model, bit for bit)."""
-        cap = evaluated(self.config).capacity
-        if cap.is_static:
+        if self.along.is_static:
             return None
-        return cap.active_coords_range(start, length, self.config.axis_dim()).tolist()
+        return self.along.active_coords_range(start, length, self.config.axis_dim()).tolist()
 
     def hidden(
         self, ids_BT: Tensor, state: DecoderState | None = None, form: str = "chunk", last_only: bool = False
@@ -205,7 +208,7 @@ class DecoderLM(nn.Module):
         `last_only` gives h_B1D of the last position: the last block's output, MLP and norm are then made for it alone.
         """
         state = state or self.init_state(ids_BT.shape[0])
-        if evaluated(self.config).capacity.is_data_dependent:
+        if self.along.is_data_dependent:
             return self._watched(ids_BT, state, form, last_only)
         active = self.active(state.position, ids_BT.shape[1])
         h, layers = self._through(ids_BT, state.layers, active, form, last_only)
@@ -238,21 +241,23 @@ class DecoderLM(nn.Module):
         """Positions of one chunk of the schedule. Rows that have equally many blocks open go together."""
         schedule = cast(DataDependent, self.config.capacity.schedule)
         state = state if state.anchors else replace(state, anchors=state.layers)
-        order: list[int] = []
-        parts = []
-        for k in sorted({o.k for o in state.openings}):
-            rows = [row for row, own in enumerate(state.openings) if own.k == k]
-            parts.append(self._rows(ids_BT[rows], state.select(rows), k, form, last_only))
-            order += rows
-        back = torch.tensor(order).argsort()
-        openings = [o for _, part in parts for o in part.openings]
-        openings = [openings[i] for i in back.tolist()]
-        done = openings[0].position % schedule.every == 0
-        layers, anchors = join_rows([(part.layers, () if done else part.anchors) for _, part in parts], back)
-        state = DecoderState(
-            layers=layers, position=state.position + ids_BT.shape[1], openings=tuple(openings), anchors=anchors
-        )
-        return torch.cat([h for h, _ in parts])[back], state
+        counts = sorted({o.k for o in state.openings})
+        if len(counts) == 1:
+            h, state = self._rows(ids_BT, state, counts[0], form, last_only)
+        else:
+            groups = [[row for row, own in enumerate(state.openings) if own.k == k] for k in counts]
+            parts = [
+                self._rows(ids_BT[rows], state.select(rows), k, form, last_only)
+                for k, rows in zip(counts, groups, strict=True)
+            ]
+            back = torch.tensor([row for rows in groups for row in rows]).argsort()
+            h = torch.cat([part for part, _ in parts])[back]
+            openings = [o for _, part in parts for o in part.openings]
+            layers, anchors = join_rows([(part.layers, part.anchors) for _, part in parts], back)
+            openings = [openings[i] for i in back.tolist()]
+            state = replace(state, layers=layers, anchors=anchors, openings=tuple(openings))
+        position = state.position + ids_BT.shape[1]
+        return h, replace(state, position=position, anchors=() if position % schedule.every == 0 else state.anchors)
 
     def _rows(
         self, ids_BT: Tensor, state: DecoderState, k: int, form: str, last_only: bool

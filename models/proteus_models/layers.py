@@ -13,6 +13,16 @@ def l2_normalise(x: Tensor, eps: float) -> Tensor:
     return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
 
 
+def rotary(x_BTHK: Tensor, start: int, base: float) -> tuple[Tensor, Tensor]:
+    """cos and sin, [T, 1, K / 2], of the angles position * base^(-2i/K) at positions start .. start+T-1."""
+    half = x_BTHK.shape[-1] // 2
+    # float64: at position 10^6 a float32 angle is off by 0.06
+    positions = torch.arange(start, start + x_BTHK.shape[1], dtype=torch.float64, device=x_BTHK.device)
+    rates = base ** (-torch.arange(half, dtype=torch.float64, device=x_BTHK.device) / half)
+    angles = positions[:, None, None] * rates
+    return angles.cos().to(x_BTHK.dtype), angles.sin().to(x_BTHK.dtype)
+
+
 class ShortConv(nn.Module):
     """Depthwise causal convolution with SiLU, as shifted products (a CPU conv1d's backward is about 10x slower).
 

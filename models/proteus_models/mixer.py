@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from proteus_kernels.matrix import AXIS_DIM
+from proteus_kernels.matrix import AXIS_DIM, prefix_mask
 from proteus_models.config import ModelConfig
 from proteus_models.layers import GatedOutput, Projections
 
@@ -115,10 +115,7 @@ class Mixer(nn.Module):
 
 def masked_recall(memory_BHKV: Tensor, k_BTHK: Tensor, axis: str, n: int) -> Tensor:
     """(g.S)^T k for a matrix memory, g the first n coordinates of `axis`; zero where it is locked. [B, T, H, V]"""
-    mask = torch.arange(memory_BHKV.shape[AXIS_DIM[axis]], device=memory_BHKV.device) < n
-    shape = [1] * 4
-    shape[AXIS_DIM[axis]] = -1
-    return (k_BTHK.transpose(1, 2) @ (memory_BHKV * mask.view(shape))).transpose(1, 2)
+    return (k_BTHK.transpose(1, 2) @ (memory_BHKV * prefix_mask(n, axis, memory_BHKV))).transpose(1, 2)
 
 
 class MatrixMixer(Mixer):

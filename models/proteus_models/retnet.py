@@ -19,6 +19,7 @@ from proteus_bench.schedules import CapacityError
 from proteus_kernels import linear
 from proteus_kernels.linear import LinearState
 from proteus_models.config import ModelConfig
+from proteus_models.layers import rotary
 from proteus_models.mixer import MatrixMixer
 
 
@@ -32,13 +33,8 @@ class RetNetState:
 
 def rotate_pairs(x_BTHK: Tensor, start: int, base: float) -> Tensor:
     """Turn the pairs (x_{2i}, x_{2i+1}) at positions start .. start+T-1 by position * base^(-2i/K)."""
-    half = x_BTHK.shape[-1] // 2
-    # float64: at position 10^6 a float32 angle is off by 0.06
-    positions = torch.arange(start, start + x_BTHK.shape[1], dtype=torch.float64, device=x_BTHK.device)
-    rates = base ** (-torch.arange(half, dtype=torch.float64, device=x_BTHK.device) / half)
-    angles = positions[:, None, None] * rates
-    cos, sin = angles.cos().to(x_BTHK.dtype), angles.sin().to(x_BTHK.dtype)
-    a, b = x_BTHK.unflatten(-1, (half, 2)).unbind(-1)
+    cos, sin = rotary(x_BTHK, start, base)
+    a, b = x_BTHK.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
 
 
