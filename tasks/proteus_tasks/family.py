@@ -104,6 +104,12 @@ class Family:
             raise TaskError(f"{self.id}: depth {depth} is not in [0, 1]")
         return Draft(f"{self.id}@{self.version}", index, data_seed, split)
 
+    def row(self, index: int, order: Sequence[int]) -> int:
+        """The row of a data set that item `index` is made of. TaskError beyond the last."""
+        if index >= len(order):
+            raise TaskError(f"{self.id}: {len(order)} items, item {index} is asked")
+        return order[index]
+
     def item_id(self, draft: Draft, length: int, depth: float | None = None) -> str:
         """The name of an item: everything that it is a function of, but the tokenizer."""
         suffix = "" if depth is None else f"/depth{depth:g}"

@@ -147,9 +147,7 @@ class LongBenchTask(Family):
         if draft.split != "test":
             raise TaskError(f"{self.id}: the data set has one split, which serves as 'test'")
         rows, origin, digest = load_rows(self.name, sources.folder_of(self.data_dir))
-        if draft.index >= len(rows):
-            raise TaskError(f"{self.id}: {len(rows)} items, item {draft.index} is asked")
-        return rows[order(len(rows), "test", draft.data_seed)[draft.index]], origin, digest
+        return rows[self.row(draft.index, order(len(rows), "test", draft.data_seed))], origin, digest
 
     def _compat(self, draft: Draft, row: Row, length: int, tokenizer: Tokenizer, meta: dict[str, Any]) -> Item:
         prompt = filled(template(self.name), row.context, row.question)

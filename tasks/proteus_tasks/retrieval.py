@@ -106,9 +106,7 @@ class RetrievalTask(Family):
     ) -> Item:
         checked = self.draft(index, length, data_seed, split, depth)
         rows = load_rows(self.dataset, self.fixture, split, sources.folder_of(self.data_dir))
-        if index >= len(rows.extracts):
-            raise TaskError(f"{self.id}: {len(rows.extracts)} items, item {index} is asked")
-        number = order(len(rows.extracts), split, data_seed)[index]
+        number = self.row(index, order(len(rows.extracts), split, data_seed))
         extract = rows.extracts[number]
         # Variants and policies share rows, places and padding: an item differs between them in nothing else.
         draft = Draft(f"retrieval.{self.dataset}@{self.version}", checked.index, data_seed, split)

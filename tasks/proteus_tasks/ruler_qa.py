@@ -141,9 +141,7 @@ class QaTask(Family):
     ) -> Item:
         draft = self.draft(index, length, data_seed, split, depth)
         book = load_book(self.dataset, self.fixture, split, sources.folder_of(self.data_dir))
-        if index >= len(book.asked):
-            raise TaskError(f"{self.id}: {len(book.asked)} items, item {index} is asked")
-        number = order(len(book.asked), split, data_seed)[index]
+        number = self.row(index, order(len(book.asked), split, data_seed))
         asked = book.asked[number]
         question = ask(f"\nQuestion: {asked.question}\nAnswer:", "", asked.answers[:1], tokenizer)
         start = draft.pick("start", len(book.corpus.starts))

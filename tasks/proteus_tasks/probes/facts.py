@@ -7,18 +7,14 @@ neither length nor tokenizer. The wording is that of the needle tasks: a model t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from .. import haystack as haystacks
-from .. import niah_text, rng, vocabulary
-from ..errors import TaskError
-from ..fit import Plan, fit
-from ..item import Item, Needle, Question
-from ..niah import ANSWER_SLACK
-from ..supply import Supply, corpus_counts
-from ..tokenizers import Tokenizer, count, count_batch, special_tokens
+from .. import family, niah_text, rng, vocabulary
+from ..family import Family, Piece, Weave
+from ..item import Item, Question
+from ..tokenizers import Tokenizer, count_batch, special_tokens
 
 BLOCKS = 16
 """Insertion blocks: equal parts of the context's tokens, by which recall is scored."""
@@ -39,17 +35,8 @@ class Fact:
     stale: str | None = None
 
 
-@dataclass(frozen=True)
-class Draft:
-    """The identity of an item without length and tokenizer. `family` is shared by tasks whose items are paired."""
-
-    family: str
-    index: int
-    data_seed: int
-    split: str
-
-    def seed(self, purpose: str) -> int:
-        return rng.seed_of("proteus-tasks", self.family, self.split, self.data_seed, self.index, purpose)
+class Draft(family.Draft):
+    """The identity of an item; `name` is shared by tasks whose items are paired."""
 
     def pairs(self, name: str, keys: int, values: int) -> tuple[list[str], list[str]]:
         """Keys and values, each unique; the first ones do not depend on how many are drawn."""
@@ -65,7 +52,7 @@ class Draft:
 
 
 class Sheet(Protocol):
-    """What tells one probe from another: its id, and the facts of an item."""
+    """What tells one probe from another: its id, and the facts of an item. Items of one `family` are paired."""
 
     @property
     def id(self) -> str: ...
@@ -77,8 +64,11 @@ class Sheet(Protocol):
 
 
 @dataclass(frozen=True)
-class ProbeTask:
-    """The items of one sheet: a pure function of (id@version, length, tokenizer, data seed, split, index)."""
+class ProbeTask(Family):
+    """The items of one sheet: a pure function of (id@version, length, tokenizer, data seed, split, index).
+
+    A probe spreads its facts over the whole window, so it takes no depth.
+    """
 
     sheet: Sheet
     version: int = 1
@@ -99,67 +89,24 @@ class ProbeTask:
         depth: float | None = None,
     ) -> Item:
         """Item `index` at `length` tokens. LengthBudgetError when the facts do not fit, TaskError for a bad argument."""
-        haystacks.check_split(split)
-        if index < 0 or length < 1:
-            raise TaskError(f"{self.id}: index {index} and length {length} must be at least 0 and 1")
-        if depth is not None:
-            raise TaskError(f"{self.id}: a probe spreads its facts over the whole window and takes no depth")
-        draft = Draft(f"{self.sheet.family}@{self.version}", index, data_seed, split)
+        draft = self.draft(index, length, data_seed, split, depth)
+        paired = Draft(f"{self.sheet.family}@{self.version}", index, data_seed, split)
         tokenizer = _Once(tokenizer)
-        facts = sorted(self.sheet.facts(draft), key=lambda fact: fact.place)
+        facts = sorted(self.sheet.facts(paired), key=lambda fact: fact.place)
         asked = sorted((fact for fact in facts if fact.asked is not None), key=lambda fact: fact.asked or 0)
         questions = tuple(_question(fact, tokenizer) for fact in asked)
-        source = haystacks.sotu(split)
-        start = source.starts[int(rng.below(draft.seed("start"), len(source.starts), 1)[0])]
-        supply = Supply(source.units, corpus_counts(source, tokenizer), start)
         depths = _depths(facts, questions, length, tokenizer)
-        plan = Plan(
-            self.id,
-            length,
-            tuple((niah_text.needle_sentence(f.key, f.value), at) for f, at in zip(facts, depths, strict=True)),
-            tuple((q.text + q.answer_prefix, q.max_new_tokens) for q in questions),
+        pieces = tuple(
+            Piece(fact.key, fact.value, niah_text.needle_sentence(fact.key, fact.value), at)
+            for fact, at in zip(facts, depths, strict=True)
         )
-        layout = fit(plan, supply, tokenizer)
-        needles = tuple(
-            Needle(fact.key, fact.value, char, token, at)
-            for fact, char, token, at in zip(facts, layout.char_offsets, layout.token_offsets, depths, strict=True)
-        )
-        meta: dict[str, Any] = {
-            "variant": niah_text.VARIANT, "data_seed": data_seed, "index": index, "tokenizer": tokenizer.fingerprint,
-            "haystack": source.name, "haystack_start": start, "haystack_units": layout.units, "counting": layout.counting,
+        meta = {
             "places": [fact.place for fact in facts], "roles": [fact.role for fact in facts],
             "asked": [facts.index(fact) for fact in asked], "stale": [fact.stale for fact in asked],
         }  # fmt: skip
-        return Item(
-            id=f"{self.id}@{self.version}/{split}/seed{data_seed}/len{length}/{index}",
-            task=self.id,
-            version=self.version,
-            split=split,
-            length=length,
-            reached=layout.reached,
-            context=layout.context,
-            questions=questions,
-            needles=needles,
-            truncation="none",
-            gold_survives=True,
-            meta=meta,
-        )
-
-    def items(
-        self,
-        n: int,
-        *,
-        length: int,
-        tokenizer: Tokenizer,
-        data_seed: int = 0,
-        split: str = "test",
-        depth: float | None = None,
-    ) -> Iterator[Item]:
-        """Items 0..n-1; arguments as in `item`."""
-        for index in range(n):
-            yield self.item(
-                index, length=length, tokenizer=tokenizer, data_seed=data_seed, split=split, depth=depth
-            )
+        supply, source = family.prose(paired, tokenizer)
+        weave = Weave(niah_text.context_head(), pieces, questions, meta)
+        return family.woven(self, draft, weave, supply, source, length, tokenizer)
 
 
 class _Once:
@@ -179,9 +126,7 @@ class _Once:
 
 
 def _question(fact: Fact, tokenizer: Tokenizer) -> Question:
-    golds = (fact.value,)
-    budget = count(tokenizer, niah_text.gold_continuation(golds)) + ANSWER_SLACK
-    return Question(niah_text.question(fact.key), niah_text.answer_prefix(fact.key), golds, budget)
+    return family.ask(niah_text.question(fact.key), niah_text.answer_prefix(fact.key), (fact.value,), tokenizer)
 
 
 def _depths(
