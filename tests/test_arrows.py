@@ -108,7 +108,7 @@ for info in pkgutil.walk_packages(getattr(module, "__path__", []), "proteus_benc
     if not info.name.endswith("__main__"):
         importlib.import_module(info.name)
 heavy = sorted({{"torch", "transformers", "proteus_models", "proteus_kernels"}} & set(sys.modules))
-print(",".join(heavy + [name for name in ("scipy",) if name in sys.modules and "{module}" not in ("compare", "leaderboard")]))
+print(",".join(heavy + [name for name in ("scipy",) if name in sys.modules]))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 0, result.stderr

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from proteus_bench.errors import BenchError
 from proteus_bench.leaderboard.forms import rounded
 from proteus_bench.leaderboard.schema import CURVE_POINTS
@@ -32,6 +30,7 @@ def capacity_course(
     traces: where blocks opened, of a schedule that depends on the data. None for a schedule that is not known here.
     """
     from proteus_bench.schedules import Capacity
+    from proteus_bench.schedules.opened import active_share, open_blocks
 
     try:
         sizes = (capacity.get("blocks", 1), capacity.get("span", 1), length)
@@ -40,17 +39,14 @@ def capacity_course(
         held = Capacity.from_dict(capacity, _schedules())
         if held.is_static or held.gate == "none":
             return 1.0, [1.0] * CURVE_POINTS
-        positions = np.linspace(0, length, 2 * CURVE_POINTS + 1)[1::2].astype(np.int64) + 1
-        if held.is_data_dependent:
-            if not traces:
-                return None
-            blocks = np.array([[1 + np.searchsorted(trace, at, "right") for at in positions] for trace in traces]).mean(0)
-            spent = [length + sum(max(0, length + 1 - time) for time in trace) for trace in traces]
-            mean = sum(spent) / (len(spent) * length * held.blocks)
-        else:
-            blocks = np.array([held.schedule.active_blocks(int(min(at, length))) for at in positions])
-            mean = held.mean_active_fraction(length)
-        course = [float(rounded(min(1.0, b / held.blocks)) or 0.0) for b in blocks]
-        return float(rounded(min(1.0, mean)) or 0.0), course
+        if held.is_data_dependent and not traces:
+            return None
+        middles = [min(length, (2 * part + 1) * length // (2 * CURVE_POINTS) + 1) for part in range(CURVE_POINTS)]
+        mean = active_share(held, length, traces)
+        return _share(mean), [_share(open_blocks(held, t, traces) / held.blocks) for t in middles]
     except (BenchError, NotImplementedError, TypeError, ValueError):
         return None
+
+
+def _share(value: float) -> float:
+    return float(rounded(min(1.0, value)) or 0.0)

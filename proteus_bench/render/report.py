@@ -13,7 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from proteus_bench.render.strip import Traces, active_share, schedule_strip
+from proteus_bench.render.strip import schedule_strip
+from proteus_bench.schedules.opened import Traces, active_share
 from proteus_bench.runner.results import SUITE, Comparison, MethodScore
 from proteus_bench.schedules import Capacity
 from proteus_bench.stats import Interval

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 
 from proteus_bench.schedules import Capacity
-
-Traces = Sequence[Sequence[int]]
-"""Per item, the positions at which a block opened after the first: the k(t) of a data-dependent schedule."""
+from proteus_bench.schedules.opened import Traces, open_blocks
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "12345678"
@@ -38,22 +34,6 @@ def schedule_strip(
         if capacity.is_data_dependent and not traces:
             text += "."
             continue
-        k = capacity.blocks if open_all else _open_blocks(capacity, min(middle, length), traces)
+        k = capacity.blocks if open_all else open_blocks(capacity, min(middle, length), traces)
         text += bars[max(0, math.ceil(k * len(bars) / capacity.blocks) - 1)]
     return text
-
-
-def active_share(capacity: Capacity, length: int, traces: Traces = ()) -> float:
-    """Mean active fraction over the first ``length`` positions, in (0, 1]; of the traces where the data decided."""
-    if capacity.is_static:
-        return 1.0
-    if capacity.is_data_dependent and traces:
-        spent = [length + sum(max(0, length + 1 - time) for time in trace) for trace in traces]
-        return sum(spent) / (len(spent) * length * capacity.blocks)
-    return capacity.mean_active_fraction(length)
-
-
-def _open_blocks(capacity: Capacity, t: int, traces: Traces) -> float:
-    if capacity.is_data_dependent:
-        return sum(1 + bisect_right(trace, t) for trace in traces) / len(traces)
-    return capacity.schedule.active_blocks(t)

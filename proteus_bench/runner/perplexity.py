@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from proteus_bench.score.rules import PROBABILITY
+from proteus_bench.stats.intervals import t_quantile
 
 Row = dict[str, Any]
 
@@ -46,7 +46,7 @@ def perplexity_of(rows: Sequence[Row]) -> Perplexity | None:
     if len(rows) > 1:
         n = len(rows)
         spread = math.sqrt(n / (n - 1) * float(((nats - mean * tokens) ** 2).sum())) / float(tokens.sum())
-        half = float(stats.t.ppf(0.975, n - 1)) * spread
+        half = t_quantile(0.95, n - 1) * spread
         low, high = _exp(mean - half), _exp(mean + half)
     bits = float(nats.sum()) / math.log(2) / octets
     return Perplexity(_exp(mean), low, high, int(tokens.sum()), bits)
