@@ -16,6 +16,9 @@ from proteus_bench.stats.intervals import Interval, check_scores, t_interval, z_
 
 Bounds = tuple[float, float]
 
+_TIE = 1 - 1e-9
+"""Mean squares of 0/1 scores are often equal; which side of the floor they fall on must not hang on their last bits."""
+
 
 @dataclass(frozen=True)
 class Components:
@@ -59,7 +62,7 @@ def variance_and_df(c: Components) -> tuple[np.ndarray, np.ndarray]:
     """
     S, N = c.seeds, c.items
     raw = c.ms_seed + c.ms_item - c.ms_res
-    floored = raw < c.ms_res
+    floored = raw < c.ms_res * _TIE
     total = np.where(floored, c.ms_res, raw)
     full = (S - 1) * (N - 1)
     spread = c.ms_seed**2 / (S - 1) + c.ms_item**2 / (N - 1) + c.ms_res**2 / full
@@ -139,7 +142,7 @@ def _suite_variance(tasks: list[np.ndarray], w_K: np.ndarray) -> tuple[float, fl
     one_K = np.array([c.items - 1 for c in parts])
     if max(total, floor) <= 0:
         return 0.0, 1.0
-    if total < floor:
+    if total < floor * _TIE:
         return floor, floor**2 / float((res_K**2 / ((seeds - 1) * one_K)).sum())
     spread = seed_part**2 / (seeds - 1) + float((item_K**2 / one_K + res_K**2 / ((seeds - 1) * one_K)).sum())
     return total, max(total**2 / spread, min(seeds - 1, int(one_K.min())))
