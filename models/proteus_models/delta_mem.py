@@ -206,7 +206,7 @@ class DeltaMem(nn.Module):
         """Read a session of this adapter and make it the current one. InvalidFileError for any other file."""
         tensors, config, header = load_tensors(path, SESSION)
         if config != self.config or header.get("adapter") != self._fingerprint():
-            raise InvalidFileError(f"{path}: this session was written with another adapter")
+            raise InvalidFileError(f"{path}: written with another adapter")
         position = tensors.get("position")
         rows = position.shape[0] if position is not None and position.ndim == 1 else 0
         if rows < 1:
