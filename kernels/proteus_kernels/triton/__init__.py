@@ -1,0 +1,1 @@
+"""Triton kernels of the gated recurrences; they need the extra `gpu` (triton) and nothing imports them without it."""
