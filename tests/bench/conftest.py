@@ -224,3 +224,33 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_zoo: Path, tiny_suit
         code = invoke(["run", "--model", "titans+proteus", "--suite", tiny_suite, "--out", str(out), "--workers", "1"])
     assert code == 0
     return out
+
+
+@pytest.fixture
+def forger(finished: Path, tmp_path: Path) -> Any:
+    """A `leaderboard_help.Forger` over a copy of the finished run."""
+    from tests.bench.leaderboard_help import Forger
+
+    return Forger(Path(shutil.copytree(finished, tmp_path / "run")))
+
+
+@pytest.fixture(scope="session")
+def book(tiny_suite: str) -> Any:
+    """Items of the tiny suite, made once for all tests."""
+    from proteus_bench.leaderboard.items import Book
+
+    return Book((Path(tiny_suite),))
+
+
+@pytest.fixture
+def check(book: Any, tiny_suite: str, tiny_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`check(path, level=2, items=8)`: verify with the tiny suite and zoo; a `Verification`."""
+    from proteus_bench.leaderboard import Options, verify
+    from proteus_bench.leaderboard.rerun import Sample
+
+    monkeypatch.setenv("PROTEUS_BENCH_ZOO", str(tiny_zoo))
+
+    def call(path: Path, level: int = 2, items: int = 8) -> Any:
+        return verify(path, Options(level=level, suites=(Path(tiny_suite),), sample=Sample(items, 7)), book)
+
+    return call

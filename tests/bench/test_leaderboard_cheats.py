@@ -1,42 +1,18 @@
 """Planted cheats: each is refused at the level that can see it, with the reason. The forger updates every hash and sum."""
 
-import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proteus_bench.leaderboard import Options, Verification, add_runs, submit, verify
+from proteus_bench.leaderboard import Options, add_runs, submit, verify
 from proteus_bench.leaderboard.items import Book
 from proteus_bench.leaderboard.rerun import Sample
 from proteus_bench.leaderboard.schema import Statement
 from proteus_bench.store import digest, read_log
 from proteus_bench.store.canonical import file_digest
 from tests.bench.leaderboard_help import Forger, fails
-
-
-@pytest.fixture
-def forger(finished: Path, tmp_path: Path) -> Forger:
-    return Forger(Path(shutil.copytree(finished, tmp_path / "run")))
-
-
-@pytest.fixture(scope="module")
-def book(tiny_suite: str) -> Book:
-    """Items are made once for all tests of this file."""
-    return Book((Path(tiny_suite),))
-
-
-@pytest.fixture
-def check(book: Book, tiny_suite: str, tiny_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verification]:
-    monkeypatch.setenv("PROTEUS_BENCH_ZOO", str(tiny_zoo))
-
-    def call(path: Path, level: int = 2, items: int = 8) -> Verification:
-        return verify(path, Options(level=level, suites=(Path(tiny_suite),), sample=Sample(items, 7)), book)
-
-    return call
-
 
 SCHEDULED, SINGLE, MANY = "titans+proteus", "niah.single_1", "niah.multiquery"
 
@@ -135,7 +111,9 @@ def copy_golds(forger: Forger, book: Book) -> None:
     def edit(rows: list[dict[str, Any]]) -> None:
         for row in rows:
             ids = tokenizer.encode(" " + ", ".join(row["golds"]))
-            row.update(output_ids=ids, output=tokenizer.decode(ids), strict=1.0, compat=1.0, logprob=-0.01 - row["index"] / 997)
+            row.update(
+                output_ids=ids, output=tokenizer.decode(ids), strict=1.0, compat=1.0, logprob=-0.01 - row["index"] / 997
+            )
 
     for seed in (0, 1):
         for task in (SINGLE, MANY):
@@ -143,7 +121,9 @@ def copy_golds(forger: Forger, book: Book) -> None:
     forger.run["comparisons"] = []
 
 
-def test_copied_gold_answers_pass_v2_and_are_refused_by_asking_the_checkpoint(forger: Forger, book: Book, check) -> None:  # type: ignore[no-untyped-def]
+def test_copied_gold_answers_pass_v2_and_are_refused_by_asking_the_checkpoint(
+    forger: Forger, book: Book, check
+) -> None:  # type: ignore[no-untyped-def]
     copy_golds(forger, book)
     for seed in (0, 1):  # the two seeds must differ, or V1 sees one model twice
         forger.rows(SCHEDULED, SINGLE, lambda rows, s=seed: rows[0].update(logprob=-0.02 - s), seed)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,6 @@ from proteus_bench.store import digest
 from tests.bench.leaderboard_help import Forger, fails
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-@pytest.fixture
-def forger(finished: Path, tmp_path: Path) -> Forger:
-    return Forger(Path(shutil.copytree(finished, tmp_path / "run")))
-
-
-@pytest.fixture(scope="module")
-def book(tiny_suite: str) -> Book:
-    """Items are made once for all tests of this file."""
-    return Book((Path(tiny_suite),))
-
-
-@pytest.fixture
-def check(book: Book, tiny_suite: str, tiny_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verification]:
-    monkeypatch.setenv("PROTEUS_BENCH_ZOO", str(tiny_zoo))
-
-    def call(path: Path, level: int = 2, items: int = 8) -> Verification:
-        return verify(path, Options(level=level, suites=(Path(tiny_suite),), sample=Sample(items, 7)), book)
-
-    return call
 
 
 @pytest.fixture
@@ -184,7 +162,9 @@ def test_v4_trains_a_seed_again_and_finds_the_same_bytes_or_says_what_differs(  
     shutil.copy(ROOT / "models" / "zoo" / "tokenizer.json", zoo)
     for seed in (0, 1):
         grid.train_recipe(load_recipe(recipe), seed, tmp_path / "work", zoo=zoo, report=lambda row: None)
-    done = cli("run", "--model", "titans", "--suite", tiny_suite, "--out", str(tmp_path / "run"), "--workers", "1", zoo=zoo)
+    done = cli(
+        "run", "--model", "titans", "--suite", tiny_suite, "--out", str(tmp_path / "run"), "--workers", "1", zoo=zoo
+    )
     assert done.returncode == 0, done.stderr
     monkeypatch.setenv("PROTEUS_BENCH_ZOO", str(zoo))
     said: list[str] = []

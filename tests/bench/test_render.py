@@ -8,9 +8,9 @@ from rich.console import Console
 
 from proteus_bench.render.report import Shown, print_report
 from proteus_bench.render.strip import schedule_strip
-from proteus_bench.schedules.opened import active_share
 from proteus_bench.runner.results import Comparison, MethodScore, compare
 from proteus_bench.schedules import Capacity, Reverse, Surprise, Uniform
+from proteus_bench.schedules.opened import active_share
 from proteus_bench.stats import cell_ci, unbounded_difference, verdict
 from proteus_bench.store import CellKey
 
