@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -13,12 +12,14 @@ from torch import Tensor, nn
 from proteus_bench.errors import UsageError
 from proteus_bench.registry import Registry
 from proteus_bench.schedules import Capacity, CapacityError, DataDependent, Opening
+from proteus_models.block import Block
 from proteus_models.comba import CombaMixer
 from proteus_models.config import ModelConfig
 from proteus_models.deltanet import DeltaNetMixer
 from proteus_models.gdn import GDNMixer
 from proteus_models.hope import HopeAttentionMixer
 from proteus_models.mixer import Mixer
+from proteus_models.packing import Packing
 from proteus_models.retnet import RetNetMixer
 from proteus_models.swla import SWLAMixer
 from proteus_models.titans import TitansLinearMixer, TitansMLPMixer
@@ -56,14 +57,16 @@ def mixer_class(name: str) -> type[Mixer]:
     return mixer
 
 
-def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
-    """Apply f to every tensor of nested tuples and state dataclasses."""
+def map_tensors(tree: Any, f: Callable[[Tensor], Tensor], number: Callable[[int], int] = int) -> Any:
+    """Apply f to every tensor of nested tuples and state dataclasses, and `number` to every whole number."""
     if isinstance(tree, Tensor):
         return f(tree)
+    if isinstance(tree, int):
+        return number(tree)
     if isinstance(tree, tuple):
-        return tuple(map_tensors(x, f) for x in tree)
+        return tuple(map_tensors(x, f, number) for x in tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{x.name: map_tensors(getattr(tree, x.name), f) for x in fields(tree)})
+        return replace(tree, **{x.name: map_tensors(getattr(tree, x.name), f, number) for x in fields(tree)})
     return tree
 
 
@@ -117,48 +120,8 @@ class DecoderState:
         return replace(self, layers=map_tensors(self.layers, f), anchors=map_tensors(self.anchors, f))
 
 
-class SwiGLU(nn.Module):
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.up = nn.Linear(dim, 2 * hidden, bias=False)
-        self.down = nn.Linear(hidden, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.up(x).chunk(2, -1)
-        return self.down(nn.functional.silu(gate) * value)
-
-
-class Level(nn.Module):
-    """One more MLP in a block's chain, with its own norm and residual."""
-
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(dim, eps=1e-5)
-        self.mlp = SwiGLU(dim, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.mlp(self.norm(x))
-
-
-class Block(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.norm_mixer = nn.RMSNorm(config.d_model, eps=1e-5)
-        self.mixer = mixer_class(config.mixer)(config)
-        self.norm_mlp = nn.RMSNorm(config.d_model, eps=1e-5)
-        first, *rest = config.chain_hidden or (config.mlp_hidden,)
-        self.mlp = SwiGLU(config.d_model, first)
-        self.levels = nn.ModuleList(Level(config.d_model, hidden) for hidden in rest)
-
-    def forward(
-        self, x: Tensor, state: Any, active: list[int] | None, form: str, last_only: bool = False
-    ) -> tuple[Tensor, Any]:
-        y, state = self.mixer(self.norm_mixer(x), state, active, form, last_only)
-        x = (x[:, -1:] if last_only else x) + y
-        x = x + self.mlp(self.norm_mlp(x))
-        for level in self.levels:
-            x = level(x)
-        return x, state
+def new_block(config: ModelConfig) -> Block:
+    return Block(config, mixer_class(config.mixer)(config))
 
 
 class DecoderLM(nn.Module):
@@ -172,7 +135,7 @@ class DecoderLM(nn.Module):
         self._take(config)
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embed.weight, std=0.02)
-        self.stack = [Block(config) for _ in range(config.n_layers)]
+        self.stack = [new_block(config) for _ in range(config.n_layers)]
         self.blocks = nn.ModuleList(self.stack)
         self.norm = nn.RMSNorm(config.d_model, eps=1e-5)
 
@@ -207,9 +170,10 @@ class DecoderLM(nn.Module):
 
         `last_only` gives h_B1D of the last position: the last block's output, MLP and norm are then made for it alone.
         """
-        state = state or self.init_state(ids_BT.shape[0])
         if self.along.is_data_dependent:
-            return self._watched(ids_BT, state, form, last_only)
+            return self._watched(ids_BT, state or self.init_state(len(ids_BT)), form, last_only)
+        # without a state every block makes its own: outside its call a sharded block has no whole parameters to make it from
+        state = state or DecoderState(layers=(None,) * len(self.stack))
         active = self.active(state.position, ids_BT.shape[1])
         h, layers = self._through(ids_BT, state.layers, active, form, last_only)
         return h, replace(state, layers=layers, position=state.position + ids_BT.shape[1])
@@ -222,6 +186,19 @@ class DecoderLM(nn.Module):
             x, layer = block(x, layer, active, form, last_only and n == len(self.stack))
             after.append(layer)
         return self.norm(x), tuple(after)
+
+    def packed(self, ids_BT: Tensor, starts: list[list[int]]) -> Tensor:
+        """h_BTD of rows of documents: memory and schedule restart at each start (0-based, sorted).
+
+        Documents of about one length go through the mixers together; everything else is one pass over the rows.
+        """
+        packing = Packing.of(starts, ids_BT)
+        if self.along.is_data_dependent:  # each document has its own clock
+            return packing.each(ids_BT, lambda ids: self.hidden(ids)[0])
+        x, active = self.embed(ids_BT), self.active(0, packing.longest)
+        for block in self.stack:
+            x, _ = block(x, None, active, "chunk", packing=packing)
+        return self.norm(x)
 
     def _watched(
         self, ids_BT: Tensor, state: DecoderState, form: str, last_only: bool
@@ -295,13 +272,7 @@ class DecoderLM(nn.Module):
 
     def documents(self, ids_BT: Tensor, starts: list[list[int]]) -> Tensor:
         """logits_BTV of packed rows. origin=document: memory and schedule restart at each start (0-based, sorted)."""
-        if self.config.capacity.origin == "window":
-            return self(ids_BT)
-        rows = []
-        for ids, cuts in zip(ids_BT, starts, strict=True):
-            edges = [*sorted({0, *cuts}), len(ids)]
-            rows.append(torch.cat([self(ids[None, a:b]) for a, b in pairwise(edges)], 1))
-        return torch.cat(rows)
+        return self(ids_BT) if self.config.capacity.origin == "window" else self.logits(self.packed(ids_BT, starts))
 
 
 def evaluated(config: ModelConfig) -> ModelConfig:
