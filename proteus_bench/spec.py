@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from proteus_bench.backends.base import Settings
 from proteus_bench.errors import InvalidFileError, UsageError, nearest
 
 PREFIX = "PROTEUS_BENCH_"
@@ -25,6 +26,7 @@ class RunSpec(BaseModel):
     seeds: the first K training seeds (all when None). limit: items per cell (all when None).
     batch_tokens: tokens of contexts that are prefilled together (one context at the least); the last bits of a
     log-probability depend on it, so it belongs to the measurement.
+    device, dtype, chat, train_length: of models outside the zoo, see `backends.Settings`.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -37,16 +39,22 @@ class RunSpec(BaseModel):
     limit: int | None = Field(default=None, ge=1)
     twin: bool = True
     batch_tokens: int = Field(default=4096, ge=1, le=1 << 24)
-    device: Literal["cpu"] = "cpu"
-    dtype: Literal["float32"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    chat: bool = False
+    train_length: int | None = Field(default=None, ge=1)
     out: str | None = None  # place
     workers: int | None = Field(default=None, ge=1, le=1024)  # place
-    executor: Literal["local"] = "local"  # place
+    executor: Literal["local", "ray"] = "local"  # place
 
     @field_validator("schedules", mode="before")
     @classmethod
     def _sequence(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
+
+    def settings(self) -> Settings:
+        """How its models are opened."""
+        return Settings(self.device, self.dtype, self.chat, self.train_length)
 
     def measured(self) -> dict[str, Any]:
         """The fields that decide the results, for the manifest and identities."""

@@ -6,21 +6,24 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from proteus_bench.backends.base import Answer, AskIds, BackendInfo, Ids, Tokenizer
+from proteus_bench.backends.base import DEFAULT, Answer, AskIds, BackendInfo, Ids, Settings, Tokenizer
+from proteus_bench.backends.tokens import TokenBackend
 from proteus_bench.backends.weights import find_weights
 from proteus_bench.errors import BenchError, UsageError
 from proteus_bench.grammar import ModelSpec
 from proteus_bench.store.canonical import canonical_json
 
 
-class LocalBackend:
+class LocalBackend(TokenBackend):
     """One zoo checkpoint under one capacity. Raises InvalidFileError for a bad checkpoint, UsageError for a capacity
     that the model cannot have (an axis it lacks, blocks that do not divide it)."""
 
-    def __init__(self, spec: ModelSpec, seed: int) -> None:
+    def __init__(self, spec: ModelSpec, seed: int, settings: Settings = DEFAULT) -> None:
         import torch
 
         from proteus_models import zoo
+
+        _refuse(settings)
 
         torch.set_num_threads(1)  # parallelism is by processes; two threads spin against each other on a busy machine
         weights = find_weights(spec)
@@ -71,3 +74,9 @@ class LocalBackend:
         from proteus_bench.backends.recurrent import answer_recurrent
 
         return answer_recurrent(self.model, contexts, questions)
+
+
+def _refuse(settings: Settings) -> None:
+    """UsageError for what a model of the zoo cannot do."""
+    if settings.device == "cuda" or settings.dtype not in ("auto", "float32") or settings.chat:
+        raise UsageError("models of the zoo are scored on the CPU in float32, without a chat template")

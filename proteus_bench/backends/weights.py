@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proteus_bench.errors import InvalidFileError, UsageError, nearest, unknown
-from proteus_bench.grammar import ModelSpec
+from proteus_bench.grammar import ZOO, ModelSpec
 from proteus_bench.registry import schedule_classes
 from proteus_bench.schedules import Capacity
 from proteus_bench.store.folder import read_json
@@ -52,8 +52,12 @@ def zoo_root() -> Path | None:
 def find_weights(spec: ModelSpec) -> Weights:
     """Weights trained under exactly the capacity of ``spec`` when the zoo has them, a stand-in otherwise.
 
-    Raises UsageError (exit 2) when the zoo has no weights of this model and size at all.
+    Raises UsageError (exit 2) when the zoo has no weights of this model and size at all. Other sources: see `external`.
     """
+    if spec.source != ZOO:
+        from proteus_bench.backends.external import external_weights
+
+        return external_weights(spec)
     from proteus_models import zoo
 
     root = zoo_root()

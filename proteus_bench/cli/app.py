@@ -67,7 +67,11 @@ def _run(
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Context tokens prefilled together.")] = None,
     out: Annotated[str | None, typer.Option(help="Run folder; default runs-out/<model>-<suite>-<hash>.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default one per CPU.")] = None,
-    executor: Annotated[str | None, typer.Option(help="Where cells run: local.")] = None,
+    executor: Annotated[str | None, typer.Option(help="Where cells run: local, or ray (a cluster).")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda; models of the zoo run on the CPU.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16, outside the zoo.")] = None,
+    chat: Annotated[bool | None, typer.Option("--chat/--base", help="Ask through the chat template, or plainly.")] = None,
+    train_length: Annotated[int | None, typer.Option(min=1, help="Tokens, where the model does not say.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the same settings.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     json: Json = False,
@@ -87,6 +91,10 @@ def _run(
         "batch_tokens": batch_tokens,
         "workers": workers,
         "executor": executor,
+        "device": device,
+        "dtype": dtype,
+        "chat": chat,
+        "train_length": train_length,
         "schedules": None if schedules is None else split_schedules(schedules),
     }
     raise typer.Exit(run_command(load_spec(flags, config), dry_run=dry_run, as_json=json))

@@ -28,6 +28,8 @@ def check_command(model: str, *, as_json: bool) -> int:
 
     spec = parse(model)
     require_backend(spec)
+    if spec.source != "zoo":
+        raise UsageError(f"check knows models of the zoo, and module:name for your own; {spec} is neither")
     from proteus_bench.backends.local import LocalBackend
     from proteus_bench.backends.weights import find_weights
     from proteus_models.check import check_model

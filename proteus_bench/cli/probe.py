@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def probe_command(
     plan = make_plan(spec)
     plan = _with_notes(plan, notes)
     folder = RunFolder(Path(spec.out) if spec.out is not None else Path(OUT_ROOT) / plan.default_folder())
-    workers = spec.workers or os.cpu_count() or 1
+    workers = spec.workers or plan.default_workers()
     if dry_run:
         _print_plan(plan, folder, workers, as_json)
         return 0
@@ -50,14 +49,14 @@ def probe_command(
 
 
 def _at_length(name: str, spec: RunSpec, length: int, folder: Path) -> tuple[RunSpec, list[str]]:
-    from proteus_bench.backends import open_backend
+    from proteus_bench.backends import opened
     from proteus_bench.probes.suite import suite_at
     from proteus_bench.runner.models import methods_of
 
     if length < 128:
         raise UsageError(f"--length must be at least 128, not {length}")
     method = methods_of(spec)[0][0]
-    tokenizer = open_backend(method.spec, method.seeds[0]).tokenizer
+    tokenizer = opened(method.spec, method.seeds[0], spec.settings()).tokenizer
     path, left = suite_at(name, length, tokenizer, folder / "suites")
     return spec.model_copy(update={"suite": path}), left
 
@@ -108,7 +107,7 @@ def _run(name: str, plan: Any, folder: Any, workers: int, contexts: int, gates: 
 
 def _item_maker(plan: Any) -> Any:
     """Makes an item again, with the tokenizer of the model that answered it."""
-    from proteus_bench.backends import open_backend
+    from proteus_bench.backends import opened
     from proteus_bench.runner.items import make_item
 
     by_method = {method.text: method for method in plan.methods}
@@ -116,7 +115,7 @@ def _item_maker(plan: Any) -> Any:
 
     def make(key: Any, index: int) -> Any:
         if key.model not in tokenizers:
-            tokenizers[key.model] = open_backend(by_method[key.model].spec, key.seed).tokenizer
+            tokenizers[key.model] = opened(by_method[key.model].spec, key.seed, plan.spec.settings()).tokenizer
         return make_item(plan.suite, key.task, key.length, tokenizers[key.model], index)
 
     return make

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,16 @@ def run_command(spec: RunSpec, *, dry_run: bool, as_json: bool) -> int:
 
     if spec.out is not None and not dry_run:  # an explicit folder is proven before models are loaded
         RunFolder(Path(spec.out)).prepare()
+    cluster = None
+    if spec.executor == "ray" and not dry_run:
+        from proteus_bench.runner.ray_pool import check_ray, cluster_address
+
+        check_ray()
+        cluster = cluster_address()
     print(f"preparing {spec.model} on {spec.suite}", file=sys.stderr)
     plan = make_plan(spec)
     folder = RunFolder(Path(spec.out) if spec.out is not None else Path(OUT_ROOT) / plan.default_folder())
-    workers = spec.workers or os.cpu_count() or 1
+    workers = spec.workers or (0 if cluster else plan.default_workers())
     if dry_run:
         _print_plan(plan, folder, workers, as_json)
         return 0
@@ -40,7 +45,7 @@ def _run(plan: Any, folder: Any, workers: int, as_json: bool) -> int:
     from proteus_bench.store import write_json
 
     methods = ", ".join(f"{method.text} ({len(method.seeds)} seeds)" for method in plan.methods)
-    print(f"{methods}; {len(plan.cells)} cells on {workers} processes -> {folder.path}", file=sys.stderr)
+    print(f"{methods}; {len(plan.cells)} cells on {_processes(plan.spec, workers)} -> {folder.path}", file=sys.stderr)
     done = execute(plan, folder, workers)
     cells = doc.cell_results(plan, done.rows)
     comparisons = doc.comparisons_of(plan, done.rows)
@@ -60,6 +65,11 @@ def _run(plan: Any, folder: Any, workers: int, as_json: bool) -> int:
     if missing:
         raise PartialRunError(f"{missing} questions are missing; repeat the command to resume")
     return 0
+
+
+def _processes(spec: RunSpec, workers: int) -> str:
+    where = "" if spec.executor == "local" else " of Ray"
+    return f"{workers or 'as many'} processes{where}" + ("" if workers else " as the cluster holds")
 
 
 def _compared(plan: Any, folder: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from proteus_bench.backends.tokens import TokenBackend
 from proteus_bench.errors import BenchError, EnvironmentFault, InvalidFileError, UsageError
 from proteus_bench.leaderboard.checks import Checked
 from proteus_bench.leaderboard.forms import shown
@@ -72,12 +73,16 @@ def _find(record: Record, held: Mapping[str, Path]) -> Path:
     raise InvalidFileError(f"no checkpoint with sha256 {wanted[:12]} in the bundle or the zoo")
 
 
-@dataclass
-class _Loaded:
+class _Loaded(TokenBackend):
     """What answers, as the runner's cells see it."""
 
-    model: Any
-    tokenizer: Any
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model = model
+        self._tokenizer = tokenizer
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._tokenizer
 
     def answer(self, contexts: Sequence[Any], questions: Sequence[Sequence[Any]]) -> Any:
         from proteus_bench.backends.recurrent import answer_recurrent

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proteus_bench.backends import open_backend
+from proteus_bench.backends import Settings, opened
+from proteus_bench.backends.base import DEFAULT
 from proteus_bench.errors import EnvironmentFault, InvalidFileError
 from proteus_bench.probes import state
 from proteus_bench.probes.memory import memory_of
@@ -34,12 +35,13 @@ class StateJob:
     suite: str
     length: int
     contexts: int
+    settings: Settings = DEFAULT
 
 
 def state_jobs(probe: str, plan: Plan, folder: Path, contexts: int) -> list[StateJob]:
     """One job for each method and seed."""
     length = max(length for _, length in plan.suite.counts)
-    jobs = []
+    jobs, settings = [], plan.spec.settings()
     for text, seed in plan.infos:
         record = plan.identity(text, seed)
         kept = {key: record[key] for key in ("checkpoint_sha256", "config_sha256", "tokenizer_sha256", "capacity")}
@@ -49,7 +51,7 @@ def state_jobs(probe: str, plan: Plan, folder: Path, contexts: int) -> list[Stat
         }  # fmt: skip
         name = CellKey(text, f"state-{probe}", length, seed).file_name
         path = folder / "state" / f"{name}.json"
-        jobs.append(StateJob(str(path), digest(what), probe, text, seed, plan.suite.source, length, contexts))
+        jobs.append(StateJob(str(path), digest(what), probe, text, seed, plan.suite.source, length, contexts, settings))
     return jobs
 
 
@@ -57,7 +59,7 @@ def run_state(job: StateJob) -> None:
     """Compute one job and write its file, unless it stands."""
     if read_state(job) is not None:
         return
-    backend = open_backend(parse(job.model), job.seed)
+    backend = opened(parse(job.model), job.seed, job.settings)
     model = memory_of(backend)
     suite = plan_suite(job.suite)
     found: dict[str, Any] = {"schema": SCHEMA, "identity": job.identity, "model": job.model, "seed": job.seed}

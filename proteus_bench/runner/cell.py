@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 import multiprocessing
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from proteus_bench.backends import Answer, AskIds, Backend, open_backend
-from proteus_bench.backends.base import Ids
-from proteus_bench.backends.weights import ZOO_VARIABLE
-from proteus_bench.runner.items import encode_long, gold_text, make_item, plan_suite, stop_ids
+from proteus_bench.backends import Ask, Backend, Reply, Settings, opened
+from proteus_bench.backends.base import DEFAULT
+from proteus_bench.runner.items import gold_text, make_item, plan_suite
 from proteus_bench.runner.models import parse
 from proteus_bench.score import score_answer, scorers_of
 from proteus_bench.store import CellKey, CellLog, RunFolder
@@ -32,6 +29,7 @@ class CellJob:
     count: int
     questions: int
     batch_tokens: int
+    settings: Settings = DEFAULT
 
 
 def run_cell(job: CellJob) -> None:
@@ -42,7 +40,7 @@ def run_cell(job: CellJob) -> None:
     times = CellLog(folder.time_path(job.key))
     try:
         suite = plan_suite(job.suite)
-        backend = _backend(job.key.model, job.key.seed, os.environ.get(ZOO_VARIABLE))
+        backend = opened(parse(job.key.model), job.key.seed, job.settings)
         held = {(row["index"], row["question"]) for row in log.rows}
         size = max(1, job.batch_tokens // job.key.length)
         for start in range(0, job.count, size):
@@ -61,12 +59,6 @@ def run_cell(job: CellJob) -> None:
         times.close()
 
 
-@lru_cache(maxsize=2)
-def _backend(model: str, seed: int, zoo: str | None) -> Backend:
-    """The last two back ends stay loaded: a worker's cells come ordered by model and seed."""
-    return open_backend(parse(model), seed)
-
-
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
@@ -74,26 +66,21 @@ def _end_with_parent() -> None:
 
 
 def _answer(backend: Backend, items: Sequence[Any], start: int) -> tuple[list[dict[str, Any]], list[float]]:
-    tokenizer = backend.tokenizer
-    contexts = [encode_long(tokenizer, item.context) for item in items]
-    asks = [
-        [
-            AskIds(
-                tokenizer.encode(question.text + question.answer_prefix),
-                tokenizer.encode(gold_text(question)),
-                question.max_new_tokens,
-                stop_ids(tokenizer, item.meta.get("stop", "sentence")),
-            )
-            for question in item.questions
-        ]
-        for item in items
-    ]
-    answers = backend.answer(contexts, asks)
+    replies = backend.reply([item.context for item in items], [asks_of(item) for item in items])
     rows, seconds = [], []
-    for offset, slot, row, answer in _rows(tokenizer, items, contexts, asks, answers):
+    for offset, slot, row, reply in _rows(items, replies):
         rows.append({"index": start + offset, "question": slot, **row})
-        seconds.append(answer.seconds)
+        seconds.append(reply.seconds)
     return rows, seconds
+
+
+def asks_of(item: Any) -> list[Ask]:
+    """What a back end is asked about an item's context."""
+    stop = item.meta.get("stop", "sentence")
+    return [
+        Ask(question.text, question.answer_prefix, gold_text(question), question.max_new_tokens, stop)
+        for question in item.questions
+    ]
 
 
 def _named_scorers(item: Any) -> dict[str, Any]:
@@ -103,18 +90,13 @@ def _named_scorers(item: Any) -> dict[str, Any]:
 
 
 def _rows(
-    tokenizer: Any,
-    items: Sequence[Any],
-    contexts: Sequence[Ids],
-    asks: Sequence[Sequence[AskIds]],
-    answers: Sequence[Sequence[Answer]],
-) -> Iterator[tuple[int, int, dict[str, Any], Answer]]:
+    items: Sequence[Any], replies: Sequence[Sequence[Reply]]
+) -> Iterator[tuple[int, int, dict[str, Any], Reply]]:
     for offset, item in enumerate(items):
-        for slot, (question, ask, answer) in enumerate(zip(item.questions, asks[offset], answers[offset], strict=True)):
-            output = tokenizer.decode(answer.text_ids)
+        for slot, (question, reply) in enumerate(zip(item.questions, replies[offset], strict=True)):
             prompt = item.context + question.text + question.answer_prefix
-            logprob = answer.gold_logprob
-            scores = score_answer(item, slot, output, logprob=logprob, gold_tokens=len(ask.gold_ids))
+            logprob = reply.gold_logprob
+            scores = score_answer(item, slot, reply.output, logprob=logprob, gold_tokens=reply.gold_tokens)
             yield (
                 offset,
                 slot,
@@ -122,18 +104,18 @@ def _rows(
                     "item": item.id,
                     "item_sha256": item.sha256,
                     "prompt_sha256": hashlib.sha256(prompt.encode("utf-8")).hexdigest(),
-                    "context_tokens": len(contexts[offset]),
+                    "context_tokens": reply.context_tokens,
                     "reached": item.reached,
                     "depths": [round(float(needle.depth), 6) for needle in item.needles],
                     "golds": list(question.golds),
-                    "output": output,
-                    "output_ids": list(answer.text_ids),
-                    "gold_tokens": len(ask.gold_ids),
+                    "output": reply.output,
+                    "output_ids": reply.output_ids,
+                    "gold_tokens": reply.gold_tokens,
                     "logprob": logprob if math.isfinite(logprob) else None,
                     **_named_scorers(item),
                     "strict": scores.strict,
                     "compat": scores.compat,
-                    **({} if answer.unlocks is None else {"unlocks": list(answer.unlocks)}),
+                    **({} if reply.unlocks is None else {"unlocks": list(reply.unlocks)}),
                 },
-                answer,
+                reply,
             )

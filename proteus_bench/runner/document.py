@@ -91,7 +91,7 @@ def _record(
         "label": text,
         "seed": seed,
         "status": status,
-        "backend": "local",
+        "backend": info.backend,
         "trained_schedule": info.trained_schedule,
         "n_params": info.n_params,
         "state_bytes": info.state_bytes,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proteus_bench.backends import forget
 from proteus_bench.errors import EnvironmentFault, InvalidFileError
 from proteus_bench.runner.cell import CellJob, run_cell
 from proteus_bench.runner.plan import Plan
@@ -38,6 +39,8 @@ def execute(plan: Plan, folder: RunFolder, workers: int) -> Executed:
         print(f"resuming: {done_before} of {total} questions are already answered", file=sys.stderr)
     result = Executed(rows)
     begun = time.perf_counter()
+    if workers != 1 or plan.spec.executor != "local":
+        forget()  # the workers open their own
     if todo:
         _run(plan, folder, workers, todo, result)
     result.wall_seconds = time.perf_counter() - begun
@@ -55,12 +58,26 @@ def _run(plan: Plan, folder: RunFolder, workers: int, todo: list[CellKey], resul
         def tick() -> None:
             progress.update(counter.count(), finished)
 
-        for job, outcome in run_jobs(run_cell, jobs, workers, tick):
+        for job, outcome in _outcomes(plan, folder, jobs, workers, tick):
             finished += 1
             counter.settle(job.key)
             if outcome.error is not None:
                 _note_failure(job.key, outcome, result)
             tick()
+
+
+def _outcomes(
+    plan: Plan, folder: RunFolder, jobs: list[CellJob], workers: int, tick: Callable[[], None]
+) -> Iterator[tuple[CellJob, Outcome]]:
+    """Every cell with what became of it, from the executor that was asked for."""
+    if plan.spec.executor == "local":
+        return run_jobs(run_cell, jobs, workers, tick)
+    from proteus_bench.runner.ray_pool import Needs, run_on_ray
+
+    def needs(job: CellJob) -> Needs:
+        return Needs(gpus=0.0 if plan.infos[job.key.model, job.key.seed].device == "cpu" else 1.0)
+
+    return run_on_ray(run_cell, jobs, folder, needs, workers, tick)
 
 
 def _job(plan: Plan, folder: RunFolder, key: CellKey) -> CellJob:
@@ -72,6 +89,7 @@ def _job(plan: Plan, folder: RunFolder, key: CellKey) -> CellJob:
         count=count,
         questions=plan.questions(key) // count,
         batch_tokens=plan.spec.batch_tokens,
+        settings=plan.spec.settings(),
     )
 
 

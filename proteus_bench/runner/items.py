@@ -1,23 +1,15 @@
-"""Suites and items as the runner needs them: counts, questions per item, texts to token ids."""
+"""Suites and items as the runner needs them: counts, questions per item."""
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from proteus_bench.errors import EnvironmentFault, UsageError
 from proteus_bench.registry import Registry
-
-# Longer texts are encoded in pieces: a tokenizer keeps about a hundred bytes a token until it returns.
-PIECE_CHARS = 200_000
-# Where every tokenizer of ours is additive: before a space that separates two words.
-_SEAM = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -106,48 +98,23 @@ def make_item(suite: SuitePlan, task: str, length: int, tokenizer: Any, index: i
     return table[task].item(index, length=length, tokenizer=tokenizer, **arguments)
 
 
-def questions_per_item(suite: SuitePlan, tokenizer: Any, limit: int | None) -> dict[tuple[str, int], int]:
-    """Questions an item by (task, length). Makes the first and the last item of each, so that a length that cannot
-    hold a task is refused before any work (LengthBudgetError, exit 2)."""
-    found = {}
+def questions_per_item(
+    suite: SuitePlan, tokenizer: Any, limit: int | None
+) -> tuple[dict[tuple[str, int], int], int]:
+    """Questions an item by (task, length), and the tokens of the longest item seen. Makes the first and the last item of
+    each, so that a length that cannot hold a task is refused before any work (LengthBudgetError, exit 2)."""
+    found, longest = {}, 0
     for (task, length), count in suite.counts.items():
         last = min(count, limit or count) - 1
         items = [make_item(suite, task, length, tokenizer, index) for index in sorted({0, last})]
         found[task, length] = len(items[0].questions)
-    return found
-
-
-def encode_long(tokenizer: Any, text: str) -> np.ndarray:
-    """Token ids (int32) of a text of any length, in bounded memory."""
-    parts = []
-    begin = 0
-    while len(text) - begin > PIECE_CHARS:
-        seam = _SEAM.search(text, begin + PIECE_CHARS)
-        if seam is None:
-            break
-        parts.append(np.asarray(tokenizer.encode(text[begin : seam.start()]), dtype=np.int32))
-        begin = seam.start()
-    parts.append(np.asarray(tokenizer.encode(text[begin:]), dtype=np.int32))
-    return np.concatenate(parts)
+        longest = max(longest, *(item.reached for item in items))
+    return found, longest
 
 
 def gold_text(question: Any) -> str:
     """The continuation whose log-probability is scored."""
     return " " + ", ".join(question.golds)
-
-
-_STOPS: dict[tuple[str, str], frozenset[int]] = {}
-_STOP_SIGNS = {"sentence": "\n.", "line": "\n", "none": ""}
-
-
-def stop_ids(tokenizer: Any, rule: str = "sentence") -> frozenset[int]:
-    """Tokens that end an answer: those with a line end or a full stop in them (sentence), a line end (line), or none."""
-    key = (tokenizer.fingerprint, rule)
-    if key not in _STOPS:
-        signs = _STOP_SIGNS[rule]
-        texts = ((i, tokenizer.decode([i])) for i in range(tokenizer.vocab_size if signs else 0))
-        _STOPS[key] = frozenset(i for i, text in texts if any(sign in text for sign in signs))
-    return _STOPS[key]
 
 
 def suite_rows() -> list[dict[str, Any]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from proteus_bench.backends import require_backend
 from proteus_bench.backends.weights import Weights, find_weights
 from proteus_bench.errors import UsageError
-from proteus_bench.grammar import ModelSpec, parse_model
+from proteus_bench.grammar import ZOO, ModelSpec, parse_model
 from proteus_bench.registry import Registry, schedule_classes
 from proteus_bench.spec import RunSpec
 
@@ -30,15 +30,21 @@ class Method:
 
     @property
     def name(self) -> str:
-        """Backbone, with its size when that was asked for."""
-        return self.spec.name + (f"@{self.spec.size}" if self.spec.size else "")
+        """Backbone, with its source unless that is the zoo, and its size when that was asked for."""
+        return str(replace(self.spec, schedule=None, params=(), overrides=()))
+
+    @property
+    def is_external(self) -> bool:
+        """Whether it is no model of the zoo."""
+        return self.spec.source != ZOO
 
     @property
     def schedule(self) -> str:
-        """The schedule as written, with its parameters; ``static`` for the base model."""
+        """The schedule as written, with its parameters; the checkpoint's own, ``static`` for the base model, without one."""
         if self.spec.schedule is None:
-            return "static"
-        return self.text.partition("+")[2].rpartition("@")[0] or self.text.partition("+")[2]
+            return self.weights.trained if self.is_external else "static"
+        base = str(replace(self.spec, schedule=None, params=(), overrides=(), size=None))
+        return str(replace(self.spec, size=None))[len(base) + 1 :]
 
 
 def parse(text: str) -> ModelSpec:
@@ -53,18 +59,20 @@ def _tables() -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def methods_of(spec: RunSpec) -> tuple[list[Method], list[str]]:
-    """The methods to run, asked first, static twin last, and notes that every output carries.
+    """The methods to run, asked first, static twin last, and notes that every output carries. A model outside the zoo has
+    no twin but those that ``schedules`` names.
 
     Raises UsageError (exit 2) when the zoo lacks the weights, EnvironmentFault (exit 4) for a source without back end.
     """
     asked = parse(spec.model).with_size(spec.size)
     require_backend(asked)
     texts = [str(asked)]
+    base = replace(asked, schedule=None, params=(), overrides=(), size=None)
     suffix = f"@{asked.size}" if asked.size else ""
     for schedule in spec.schedules:
-        texts.append(str(parse(f"{asked.name}+{schedule}{suffix}")))
-    if spec.twin:
-        texts.append(asked.name + suffix)
+        texts.append(str(parse(f"{base}+{schedule}{suffix}")))
+    if spec.twin and asked.source == ZOO:
+        texts.append(f"{base}{suffix}")
     methods: list[Method] = []
     notes: list[str] = []
     for text in dict.fromkeys(texts):
@@ -87,7 +95,7 @@ def _method(text: str, count: int | None, notes: list[str]) -> Method:
             f"under {weights.trained}"
         )
     if count is not None and count > len(weights.seeds):
-        raise UsageError(f"--seeds {count}: the zoo has {len(weights.seeds)} seed(s) of {text}")
+        raise UsageError(f"--seeds {count}: there are {len(weights.seeds)} seed(s) of {text}")
     return Method(text, parsed, weights, weights.seeds[:count])
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from proteus_bench import __version__
-from proteus_bench.backends import BackendInfo, open_backend
+from proteus_bench.backends import BackendInfo, forget, opened
 from proteus_bench.errors import UsageError
 from proteus_bench.runner.items import SuitePlan, plan_suite, questions_per_item
 from proteus_bench.runner.models import Method, methods_of
@@ -39,6 +40,10 @@ class Plan:
         """Whether a limit leaves items of the suite out."""
         return any(self.cells[key] < self.suite.counts[key.task, key.length] for key in self.cells)
 
+    def default_workers(self) -> int:
+        """One process a CPU; one in all for a model outside the zoo, which may fill the memory or the device by itself."""
+        return 1 if any(method.is_external for method in self.methods) else os.cpu_count() or 1
+
     def identity(self, text: str, seed: int) -> dict[str, Any]:
         """What makes a record what it is; its sha256 is the record's id."""
         info = self.infos[text, seed]
@@ -56,7 +61,8 @@ class Plan:
             "capacity": info.capacity,
             "dtype": info.dtype,
             "device": info.device,
-            "backend": "local",
+            "backend": info.backend,
+            **({"settings": info.settings} if info.settings else {}),
             "batch_tokens": self.spec.batch_tokens,
             **({"data": self.suite.data} if self.suite.data else {}),
             "items": [[k.task, k.length, n] for k, n in self.cells.items() if (k.model, k.seed) == (text, seed)],
@@ -86,16 +92,21 @@ def make_plan(spec: RunSpec) -> Plan:
     suite = plan_suite(spec.suite)
     methods, notes = methods_of(spec)
     infos: dict[tuple[str, int], BackendInfo] = {}
+    forget()  # every checkpoint is read and checked, whatever an earlier run of this process kept
     tokenizers: dict[str, Any] = {}
     for method in methods:
         for seed in method.seeds:
-            backend = open_backend(method.spec, seed)
+            backend = opened(method.spec, seed, spec.settings())
             infos[method.text, seed] = backend.info
             tokenizers[backend.info.tokenizer_sha256] = backend.tokenizer
-            _preflight(method, backend.info, suite)
+            _preflight(method, backend.info, max(length for _, length in suite.counts), suite.name)
     asked: dict[tuple[str, int], int] = {}
-    for tokenizer in tokenizers.values():
-        asked = questions_per_item(suite, tokenizer, spec.limit)
+    for fingerprint, tokenizer in tokenizers.items():
+        asked, longest = questions_per_item(suite, tokenizer, spec.limit)
+        for method in methods:
+            for info in (infos[method.text, seed] for seed in method.seeds):
+                if info.tokenizer_sha256 == fingerprint:
+                    _preflight(method, info, longest, suite.name)
     cells: dict[CellKey, int] = {}
     for method in methods:
         for seed in method.seeds:
@@ -104,7 +115,7 @@ def make_plan(spec: RunSpec) -> Plan:
     return Plan(spec, suite, tuple(methods), infos, cells, tuple(notes), asked)
 
 
-def _preflight(method: Method, info: BackendInfo, suite: SuitePlan) -> None:
-    longest = max(length for _, length in suite.counts)
+def _preflight(method: Method, info: BackendInfo, longest: int, suite: str) -> None:
+    """UsageError (exit 2) for items longer than the model's context, prompt and answer together."""
     if info.max_length is not None and longest > info.max_length:
-        raise UsageError(f"{method.text} takes at most {info.max_length} tokens; suite {suite.name} has {longest}")
+        raise UsageError(f"{method.text} takes at most {info.max_length} tokens; suite {suite} has {longest}")

@@ -52,6 +52,8 @@ def test_help_is_fast_and_loads_nothing_heavy(environment) -> None:  # type: ign
         (["--model", "titans", "--executor", "ray"], 2, ["executor", "local"]),
         (["--model", "hf:./ckpt"], 4, ["the hf back end is not part of this version"]),
         (["--model", "vllm:./ckpt"], 4, ["the vllm back end is not part of this version"]),
+        (["--model", "titans", "--chat"], 2, ["without a chat template"]),
+        (["--model", "titans", "--dtype", "bfloat16"], 2, ["float32"]),
     ],
 )
 def test_a_bad_request_is_one_line_with_its_code(cli, tiny_suite: str, args, code: int, parts) -> None:  # type: ignore[no-untyped-def]

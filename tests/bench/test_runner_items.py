@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from proteus_bench.backends import encoding
 from proteus_bench.errors import InvalidFileError
 from proteus_bench.runner import items
 from proteus_models.tokenizer import MicroTokenizer
@@ -24,15 +25,15 @@ def test_a_long_text_in_pieces_has_the_tokens_of_the_whole(
     text = " ".join(document.text for document in documents("test"))[:150_000]
     whole = np.array(tokenizer.encode(text), dtype=np.int32)
     for size in (999, 20_000):
-        monkeypatch.setattr(items, "PIECE_CHARS", size)
-        assert np.array_equal(items.encode_long(tokenizer, text), whole)
-    monkeypatch.setattr(items, "PIECE_CHARS", 10)
+        monkeypatch.setattr(encoding, "PIECE_CHARS", size)
+        assert np.array_equal(encoding.encode_long(tokenizer, text), whole)
+    monkeypatch.setattr(encoding, "PIECE_CHARS", 10)
     unbroken = "1" * 500  # no seam: encoded at once
-    assert items.encode_long(tokenizer, unbroken).tolist() == tokenizer.encode(unbroken)
+    assert encoding.encode_long(tokenizer, unbroken).tolist() == tokenizer.encode(unbroken)
 
 
 def test_line_ends_and_full_stops_end_an_answer_and_digits_do_not(tokenizer: MicroTokenizer) -> None:
-    stops = items.stop_ids(tokenizer)
+    stops = encoding.stop_ids(tokenizer)
     assert {tokenizer.encode(text)[-1] for text in ("a\n", "a.", "7.", ".")} <= stops
     assert not stops & set(tokenizer.encode(" 1234567, 89-ab word"))
 
