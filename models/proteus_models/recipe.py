@@ -34,7 +34,9 @@ class Stage:
 class Phase:
     """Stages over one kind of rows (`data`: fields of DataConfig) under one learning-rate schedule.
 
-    Warm-up, constant, then linear decay over the last `decay` of the tokens.
+    Warm-up, then `shape`: linear (constant, then down to `floor` over the last `decay` of the tokens) or cosine (down to
+    `floor` from the start). `decayed`: what weight decay shrinks, see `train_optim`. `micro_rows`: rows that a process takes
+    at a time, 0 for all of a step.
     """
 
     stages: tuple[Stage, ...]
@@ -45,6 +47,16 @@ class Phase:
     decay: float = 0.3
     weight_decay: float = 0.01
     clip: float = 1.0
+    shape: str = "linear"
+    floor: float = 0.02
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    decayed: str = "matrices"
+    micro_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.shape not in ("linear", "cosine") or self.decayed not in ("matrices", "linear"):
+            raise ValueError(f"shape is linear or cosine and decayed matrices or linear, not {self.shape}, {self.decayed}")
 
     @property
     def tokens(self) -> int:

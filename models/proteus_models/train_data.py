@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from proteus_models.tokenizer import MicroTokenizer
+from proteus_models.train_objective import Rows
 from proteus_tasks import haystack, niah_text, vocabulary
 
 IGNORE = -100
@@ -60,6 +61,11 @@ class RowSource:
         prose = (kinds[:, 1:] == 0) & (rng.random(kinds[:, 1:].shape) < self.config.lm_share)
         kinds[:, 1:][prose] = 2
         return ids[:, :-1], ids[:, 1:], kinds[:, 1:]
+
+    def rows(self, stage: str, index: int, rows: int, length: int) -> Rows:
+        """`batch`, as the training loop takes it."""
+        ids, labels, kinds = self.batch(stage, index, rows, length)
+        return Rows(ids=ids, labels=labels, kinds=kinds)
 
     def _row(self, rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
         c = self.config
