@@ -19,6 +19,8 @@ class ServedDecoder(MambaModelConfig):
             raise ValueError("a proteus model lives on one device: use data parallelism, not tensor or pipeline parallelism")
         if vllm_config.speculative_config is not None:
             raise ValueError("a recurrent state cannot forget rejected tokens: a proteus model takes no speculative decoding")
+        if vllm_config.cache_config.enable_prefix_caching:
+            raise ValueError("a proteus model has no prefix caching: leave --enable-prefix-caching away")
         model = vllm_config.model_config
         if model.dtype != torch.float32:
             logger.warning("proteus models keep weights and state in float32; dtype %s is not used", model.dtype)

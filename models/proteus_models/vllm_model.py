@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.mamba.abstract import MambaBase
-from vllm.model_executor.layers.mamba.mamba_utils import MambaStateCopyFuncCalculator
 from vllm.model_executor.models.interfaces import HasInnerState, IsAttentionFree
 from vllm.model_executor.models.utils import AutoWeightsLoader
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
@@ -24,11 +23,10 @@ from proteus_models.decoder import DecoderLM
 from proteus_models.state_pages import Row, StatePages
 
 
-class LayerPages(nn.Module, MambaBase):
+class LayerPages(MambaBase):
     """The slots of one layer, [slots, width] float32, allocated by vLLM."""
 
     def __init__(self, width: int, name: str, config: VllmConfig) -> None:
-        super().__init__()
         self.width, self.name = width, name
         self.kv_cache = (torch.empty(0),)
         config.compilation_config.static_forward_context[name] = self
@@ -53,7 +51,7 @@ class ProteusForCausalLM(nn.Module, HasInnerState, IsAttentionFree):
         self.model = DecoderLM(self.config.model_config)
         self.states = StatePages(self.model)
         names = [f"{prefix}.layers.{n}.state".lstrip(".") for n in range(len(self.model.stack))]
-        self.layers = nn.ModuleList(LayerPages(self.states.width, name, vllm_config) for name in names)
+        self.layers = [LayerPages(self.states.width, name, vllm_config) for name in names]
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         return self.model.embed(input_ids)
@@ -75,20 +73,6 @@ class ProteusForCausalLM(nn.Module, HasInnerState, IsAttentionFree):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         return AutoWeightsLoader(self).load_weights(weights)
-
-    @classmethod
-    def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[tuple[int, ...], ...]:
-        with torch.device("meta"):
-            width = StatePages(DecoderLM(vllm_config.model_config.hf_config.model_config)).width
-        return ((width,),)
-
-    @classmethod
-    def get_mamba_state_dtype_from_config(cls, vllm_config: VllmConfig) -> tuple[torch.dtype, ...]:
-        return (torch.float32,)
-
-    @classmethod
-    def get_mamba_state_copy_func(cls) -> Any:
-        return MambaStateCopyFuncCalculator.linear_attention_state_copy_func()
 
 
 def _rows(metadata: Any) -> list[Row]:
