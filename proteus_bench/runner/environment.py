@@ -26,6 +26,12 @@ def environment() -> dict[str, Any]:
     }
 
 
+def package_versions() -> dict[str, str | None]:
+    """Versions on which the last bits of a result depend: this program's, Python's and its libraries'."""
+    own = {"proteus_bench": __version__, "python": platform.python_version()}
+    return {**own, **{name: _version(name) for name in _PACKAGES}}
+
+
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)

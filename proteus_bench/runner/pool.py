@@ -1,4 +1,7 @@
-"""Cells on worker processes, one at a time each. A dead worker's cell is tried once more; its finished rows stand."""
+"""Cells on worker processes, one at a time each. A dead worker's cell is tried once more; its finished rows stand.
+
+Workers that die before one of them could take a job end the run at once: every other would die as well.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from proteus_bench.errors import BenchError
+from proteus_bench.errors import BenchError, EnvironmentFault
 
 TICK_SECONDS = 0.5
+_READY = "ready"
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -94,6 +98,7 @@ class _Pool:
         self.waiting: deque[tuple[Any, bool]] = deque((job, False) for job in jobs)
         self.retried: dict[int, bool] = {}
         self.workers: list[_Worker] = []
+        self.started = False
 
     def outcomes(self, tick: Callable[[], None]) -> Iterator[tuple[Any, Outcome]]:
         try:
@@ -131,11 +136,19 @@ class _Pool:
         except (EOFError, OSError):
             self.workers.remove(worker)
             worker.process.join(5)
+            if not self.started:
+                raise EnvironmentFault(
+                    f"worker processes die as they start (exit {worker.process.exitcode}); a script that starts a run needs "
+                    "if __name__ == '__main__': around it"
+                ) from None
             if not self.retried[id(worker)]:
                 self.waiting.append((job, True))
                 return None
             code = worker.process.exitcode
             return job, Outcome(f"its worker process died twice (exit {code}); out of memory?", 1)
+        if outcome == _READY:
+            self.started = True
+            return None
         worker.job = None
         return job, outcome
 
@@ -152,6 +165,8 @@ def _serve(pipe: Connection, work: Work, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.dup2(2, 1)  # stdout carries the parent's one JSON document
+    with contextlib.suppress(OSError):
+        pipe.send(_READY)
     while True:
         try:
             job = pipe.recv()

@@ -78,6 +78,9 @@ class CellLog:
                 fcntl.flock(self._stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except OSError as error:
+                if not isinstance(error, BlockingIOError):  # a network file system without locks
+                    self._stream.close()
+                    raise EnvironmentFault(f"cannot lock {self.path}: {error.strerror or error}") from error
                 if time.monotonic() > deadline:
                     self._stream.close()
                     raise EnvironmentFault(f"{self.path} is being written by another process") from error

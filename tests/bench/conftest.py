@@ -64,6 +64,12 @@ def suite_file(folder: Path, length: int) -> str:
 
 
 @pytest.fixture(scope="session")
+def suite_at() -> Callable[[Path, int], str]:
+    """`suite_at(folder, length)`: see `suite_file`."""
+    return suite_file
+
+
+@pytest.fixture(scope="session")
 def tiny_suite(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Twice the training length of the tiny zoo."""
     return suite_file(tmp_path_factory.mktemp("suite"), 512)

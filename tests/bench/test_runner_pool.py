@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,3 +68,19 @@ def test_an_interrupt_is_not_an_outcome() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         attempt(interrupted, None)
+
+
+def test_workers_that_die_as_they_start_end_the_run_at_once(tmp_path: Path) -> None:
+    """A script without a guard runs itself again in every worker."""
+    source = Path(__file__).read_text().partition("@pytest.fixture")[0]
+    call = f"jobs = [('fine', {str(tmp_path)!r})] * 4\nprint(list(run_jobs(work, jobs, 2, lambda: None)))\n"
+    (tmp_path / "script.py").write_text(source + call)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Outcome" not in done.stdout
+    faults = [line for line in done.stderr.splitlines() if line.startswith("proteus_bench.errors.EnvironmentFault")]
+    assert faults == [
+        "proteus_bench.errors.EnvironmentFault: worker processes die as they start (exit 1); a script that starts a run needs "
+        "if __name__ == '__main__': around it"
+    ]
+    assert not (tmp_path / "fine").exists()

@@ -1,5 +1,6 @@
 """The run folder survives: torn lines, flipped bytes, dead owners, folders that cannot be written."""
 
+import errno
 import json
 import os
 import subprocess
@@ -168,3 +169,12 @@ def test_cells_that_differ_get_different_portable_files() -> None:
     names = {CellKey(m, "t", 8, s).file_name for m in ("a+b(x=1)", "a+b(x-1)", "../../etc", "a" * 500) for s in (0, 1)}
     assert len(names) == 8
     assert all("/" not in name and len(name) < 140 for name in names)
+
+
+def test_a_file_system_without_locks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with pytest.raises(EnvironmentFault, match="cannot lock .*cell.jsonl: No locks available"):
+        CellLog(tmp_path / "cell.jsonl")

@@ -1,0 +1,151 @@
+"""Cells on Ray: a grid with a killed worker comes out as the local one, byte for byte; faults are one line and exit 4."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="the extra ray is not installed")
+pytestmark = pytest.mark.ray
+Environment = Callable[..., dict[str, str]]
+SuiteAt = Callable[[Path, int], str]
+Cli = Callable[..., Any]
+
+LENGTHS = (256, 384, 512)
+MANY = 24
+"""Items of a cell of the first suite: enough to be caught in between."""
+# One cluster for the three suites: `run` uses the connection of its process, and leaves it.
+DRIVER = """
+import os, sys
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+import ray
+from proteus_bench.cli import invoke
+if __name__ == "__main__":
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR")
+    for suite in sys.argv[2:]:
+        out = os.path.join(sys.argv[1], os.path.basename(suite))
+        flags = ["--batch-tokens", "1", "--seeds", "1", "--executor", "ray"]
+        code = invoke(["run", "--model", "titans+proteus", "--suite", suite, "--out", out, *flags])
+        if code:
+            sys.exit(code)
+"""
+
+
+def writers(folder: Path) -> dict[int, Path]:
+    """Ray's workers that hold a cell's log below ``folder`` open, with that log."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        try:
+            if not (process.name.isdigit() and (process / "cmdline").read_bytes().startswith(b"ray::")):
+                continue
+            logs = [Path(os.readlink(handle)) for handle in (process / "fd").iterdir()]
+        except OSError:  # it ended meanwhile
+            continue
+        mine = [log for log in logs if log.is_relative_to(folder) and ".seconds" not in log.name and log.suffix == ".jsonl"]
+        if mine:
+            found[int(process.name)] = mine[0]
+    return found
+
+
+def kill_one_writer(folder: Path, driver: subprocess.Popen[str]) -> None:
+    """Kill -9 a worker in the midst of a cell: some of its items are in the log, others are not."""
+    pid, log = next(iter(writers(folder).items())) if wait_for(lambda: writers(folder), driver, 0.02) else (0, folder)
+    assert pid and wait_for(lambda: log.stat().st_size, driver, 0.0005), "no worker was seen in the midst of a cell"
+    os.kill(pid, signal.SIGSTOP)
+    rows = log.read_bytes().count(b"\n")
+    os.kill(pid, signal.SIGKILL)
+    assert 0 < rows < MANY
+
+
+def wait_for(found: Callable[[], object], driver: subprocess.Popen[str], pause: float) -> bool:
+    deadline = time.monotonic() + 90
+    while driver.poll() is None and time.monotonic() < deadline:
+        if found():
+            return True
+        time.sleep(pause)
+    return False
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """Every file of every run but what it cost; without the commit, which may change while the test runs."""
+    kept = [path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", "timing.json")]
+    commit = re.compile(rb'"(commit|dirty)": .*')
+    return {str(p.relative_to(folder)): commit.sub(b"", p.read_bytes()) for p in kept if ".seconds." not in p.name}
+
+
+def test_a_grid_with_a_killed_worker_is_the_local_one(
+    tiny_zoo: Path, environment: Environment, cli: Cli, suite_at: SuiteAt, tmp_path: Path
+) -> None:
+    suites = [suite_at(tmp_path, length) for length in LENGTHS]
+    Path(suites[0]).write_text(Path(suites[0]).read_text().replace("n = 4", f"n = {MANY}"))
+    (tmp_path / "driver.py").write_text(DRIVER)
+    command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path / "ray"), *suites]
+    with subprocess.Popen(
+        command, env=environment(tiny_zoo), cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as driver:
+        try:
+            kill_one_writer(tmp_path / "ray", driver)
+            said = driver.communicate(timeout=120)[1]
+        finally:
+            driver.kill()
+    assert driver.returncode == 0, said
+    for suite in suites:
+        out = str(tmp_path / "local" / Path(suite).name)
+        flags = ("--batch-tokens", "1", "--seeds", "1", "--workers", "1")
+        assert cli("run", "--model", "titans+proteus", "--suite", suite, "--out", out, *flags).returncode == 0
+    ray, local = results(tmp_path / "ray"), results(tmp_path / "local")
+    assert len(local) == len(LENGTHS) * (2 * 2 + 3)  # cells; manifest, run.json, items.parquet
+    assert ray.keys() == local.keys()
+    assert [name for name in local if ray[name] != local[name]] == []
+
+
+def test_an_interrupt_ends_the_cluster_and_a_repeated_command_finishes(
+    tiny_zoo: Path, environment: Environment, cli: Cli, suite_at: SuiteAt, tmp_path: Path
+) -> None:
+    suite, out = suite_at(tmp_path, 512), tmp_path / "run"
+    run = ["run", "--model", "gdn+proteus", "--suite", suite, "--out", str(out), "--batch-tokens", "1", "--workers", "1"]
+    code = "import sys; from proteus_bench.cli import main; main(sys.argv[1:])"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *run, "--executor", "ray"], env=environment(tiny_zoo), cwd=tmp_path,
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    ) as driver:  # fmt: skip
+        try:
+            assert wait_for(lambda: writers(out), driver, 0.02)
+            os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to all of them
+            said = driver.communicate(timeout=60)[1]
+        finally:
+            driver.kill()
+    assert driver.returncode == 130, said
+    assert said.splitlines()[-1] == "proteus-bench: interrupted; what was done is kept"
+    assert writers(out) == {}
+    assert cli(*run).returncode == 0
+    assert (out / "run.json").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(cli: Cli, tiny_suite: str) -> None:
+    with socket.socket() as held:  # a port that nobody listens at
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        done = cli("run", "--model", "titans", "--suite", tiny_suite, "--executor", "ray", RAY_ADDRESS=address)
+    assert done.returncode == 4 and done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"proteus-bench: no Ray cluster answers at RAY_ADDRESS={address}: [Errno 111] Connection refused"
+    ]
+    wrong = cli("run", "--model", "titans", "--suite", tiny_suite, "--executor", "ray", RAY_ADDRESS="nonsense")
+    assert wrong.returncode == 4 and len(wrong.stderr.splitlines()) == 1
+
+
+def test_a_missing_ray_is_one_line(cli: Cli, tiny_suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = cli("run", "--model", "titans", "--suite", tiny_suite, "--executor", "ray")
+    assert done.returncode == 4
+    assert done.stderr.splitlines() == ["proteus-bench: --executor ray needs Ray: pip install 'proteus-bench[ray]'"]
