@@ -21,6 +21,7 @@ __all__ = [
 
 SOURCES: dict[str, tuple[str, str, str]] = {
     "zoo": ("proteus_bench.backends.local:LocalBackend", "", ""),
+    "hf": ("proteus_bench.backends.hf:HFBackend", "transformers", "hf"),
 }
 """By source of the grammar: the class, the package that it needs and the extra that brings it. See `base`."""
 

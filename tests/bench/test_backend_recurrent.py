@@ -91,12 +91,30 @@ def test_repeating_a_call_gives_the_same_bits() -> None:
 def test_empty_pieces_are_refused() -> None:
     model = tiny("gdn")
     for contexts, asks in (
-        ([[]], [[AskIds([1], [1], 1)]]),
         ([[1]], [[AskIds([1], [], 1)]]),
         ([[1]], [[AskIds([], [1], 1)]]),
     ):
         with pytest.raises(ValueError):
             answer_recurrent(model, contexts, asks)
+
+
+def test_a_question_needs_no_context() -> None:
+    model, rng = tiny("gdn"), random.Random(7)
+    prompt, gold = ids(rng, 9), ids(rng, 3)
+    alone, behind = (
+        answer_recurrent(model, [context], [[AskIds(prompt[len(context) :], gold, 4)]])[0][0] for context in ([], prompt[:4])
+    )
+    assert alone.text_ids == behind.text_ids and alone.gold_logprob == pytest.approx(behind.gold_logprob, abs=1e-5)
+
+
+def test_a_long_gold_is_scored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from proteus_bench.backends import recurrent
+
+    model, rng = tiny("titans"), random.Random(8)
+    context, ask = ids(rng, 20), AskIds(ids(rng, 3), ids(rng, 40), 0)
+    whole = answer_recurrent(model, [context], [[ask]])[0][0].gold_logprob
+    monkeypatch.setattr(recurrent, "GOLD_TOKENS", 7)
+    assert answer_recurrent(model, [context], [[ask]])[0][0].gold_logprob == pytest.approx(whole, abs=1e-4)
 
 
 def test_a_context_is_prefilled_once_however_many_questions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
