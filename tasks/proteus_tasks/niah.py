@@ -20,6 +20,7 @@ from .tokenizers import Tokenizer, count, count_batch
 
 ANSWER_SLACK = 4
 """Tokens of answer budget past the gold: room for a full stop, and for a wrong longer number to show that it is longer."""
+_SAMPLE = 16
 _DRAW: dict[str, Callable[[int, str, int], list[str]]] = {
     "word": vocabulary.draw_words,
     "pair": vocabulary.draw_pairs,
@@ -171,16 +172,33 @@ class NiahTask:
             keys = draft.draw("keys", self.key, self.keys + wanted)[self.keys :]
             values = draft.draw("values", self.value, self.keys + wanted)[self.keys :]
             units = [niah_text.needle_sentence(key, value) for key, value in zip(keys, values, strict=True)]
-            counts = Counts(count_batch(tokenizer, [" " + unit for unit in units]), additive=None)
-            joined = count(tokenizer, " " + " ".join(units[:16]))
+            counts = _sentence_counts(units, keys, values, tokenizer)
+            sample = units[:_SAMPLE]
+            joined = count(tokenizer, " " + " ".join(sample))
             # Where joining saves tokens, more units fit than their counts say; none may be used twice.
-            needed = length if joined == counts.prefix[len(units[:16])] else 2 * length
+            needed = length if joined == counts.prefix[len(sample)] else 2 * length
             if counts.round > needed:
                 return Supply(units, counts, 0)
             if wanted == most:
                 raise TaskError(f"{self.id}: split '{draft.split}' has only {most} keys, too few for {length} tokens")
             # The mean so far tells how many are missing; a tenth more, since the next ones may be shorter.
             wanted = min(most, wanted * needed * 11 // (counts.round * 10) + 8)
+
+
+def _sentence_counts(units: list[str], keys: list[str], values: list[str], tokenizer: Tokenizer) -> Counts:
+    """Tokens of each needle sentence, behind a space.
+
+    A tokenizer that splits at spaces is shown the key and the value alone: the rest is the same in every sentence. A sample
+    is counted whole, since a tokenizer may also treat the beginning of a text apart.
+    """
+    if getattr(tokenizer, "splits_at_spaces", False):
+        words = count_batch(tokenizer, [" " + key for key in keys] + [f" {value}." for value in values])
+        varying = words[: len(keys)] + words[len(keys) :]
+        whole = count_batch(tokenizer, [" " + unit for unit in units[:_SAMPLE]])
+        rest = whole - varying[:_SAMPLE]
+        if (rest == rest[0]).all():
+            return Counts(varying + rest[0], additive=True)
+    return Counts(count_batch(tokenizer, [" " + unit for unit in units]), additive=None)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +15,8 @@ import numpy as np
 from .errors import DataFileError, TaskError
 from .resources import micro_tokenizer_path
 
+_CROSSES = re.compile(r"[!-~][ \u0120\u2581]")
+"""A space behind an ASCII character; byte-level and SentencePiece vocabularies write it as \u0120 and \u2581."""
 MAX_FILE_BYTES = 64 * 2**20
 BATCH = 1024
 """Texts that are encoded together when they are only counted."""
@@ -22,8 +26,8 @@ BATCH = 1024
 class Tokenizer(Protocol):
     """Text to ids, without special tokens. `fingerprint` names the definition: equal fingerprints, equal ids.
 
-    Optional: `special_tokens: int`, how many a model adds to a prompt; `count_batch(texts) -> list[int]`, for speed;
-    `decode(ids) -> str`, which tasks that cut texts by tokens need.
+    Optional: `special_tokens: int`, how many a model adds to a prompt; `count_batch(texts) -> list[int]` and `splits_at_spaces`
+    (no token holds a space behind an ASCII character), for speed; `decode(ids) -> str`, which tasks that cut texts by tokens need.
     """
 
     @property
@@ -36,6 +40,7 @@ class ByteTokenizer:
     """One token for each UTF-8 byte."""
 
     fingerprint = "bytes"
+    splits_at_spaces = True
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))
@@ -67,6 +72,14 @@ class FileTokenizer:
         self.special_tokens = special_tokens
         digest = hashlib.sha256(inner.to_str().encode("utf-8")).hexdigest()
         self.fingerprint = digest if special_tokens == 0 else f"{digest}+{special_tokens}"
+
+    @cached_property
+    def splits_at_spaces(self) -> bool:
+        """Whether no token of the vocabulary holds a space behind an ASCII character.
+
+        Then no merge and no piece crosses into the next word, and the tokens of an ASCII text are those of its words.
+        """
+        return not any(_CROSSES.search(token) for token in self._inner.get_vocab(with_added_tokens=True))
 
     @classmethod
     def from_path(cls, path: Path, special_tokens: int = 0) -> FileTokenizer:

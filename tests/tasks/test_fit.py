@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proteus_tasks import NIAH_TASKS as TASKS
-from proteus_tasks import ByteTokenizer, CallableTokenizer, LengthBudgetError, TaskError, fit, haystack, supply
-from proteus_tasks.tokenizers import count, special_tokens
+from proteus_tasks import (
+    ByteTokenizer,
+    CallableTokenizer,
+    FileTokenizer,
+    LengthBudgetError,
+    TaskError,
+    fit,
+    haystack,
+    supply,
+)
+from proteus_tasks.tokenizers import count, resolve, special_tokens
 
 BYTES = ByteTokenizer()
 EVERY = sorted(TASKS)
@@ -139,6 +148,32 @@ def test_a_needle_haystack_that_runs_out_of_keys_says_so(monkeypatch):
     monkeypatch.setattr("proteus_tasks.vocabulary.pair_pool", lambda split: 50)
     with pytest.raises(TaskError, match="too few"):
         TASKS["niah.multikey_2"].item(0, length=100_000, tokenizer=BYTES)
+
+
+def _crossing(tokens: list[str]) -> FileTokenizer:
+    """A byte-level tokenizer of single characters that also knows `tokens`, each merged from its first character on."""
+    from tokenizers import Tokenizer, models
+
+    letters = [chr(c) for c in range(33, 127)] + ["\u0120"]
+    merges = [(token[:i], token[i]) for token in tokens for i in range(1, len(token))]
+    vocabulary = dict.fromkeys(letters + [a + b for a, b in merges])
+    return FileTokenizer(Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(vocabulary)}, merges=merges)))
+
+
+def test_a_vocabulary_shows_whether_tokens_cross_spaces():
+    assert resolve("micro").splits_at_spaces and ByteTokenizer.splits_at_spaces
+    assert _crossing(["\u0120the", "\u0120\u0120"]).splits_at_spaces
+    assert not _crossing([".\u0120T"]).splits_at_spaces
+
+
+@pytest.mark.parametrize("variant", ["multikey_2", "multikey_3"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "micro"])
+def test_sentences_counted_by_their_words_make_the_same_item_as_counted_whole(variant, tokenizer):
+    held = resolve(tokenizer)
+    plain = CallableTokenizer(held.encode, held.fingerprint)  # says nothing about spaces
+    for index in range(3):
+        fast, slow = (TASKS[f"niah.{variant}"].item(index, length=2048, tokenizer=t) for t in (held, plain))
+        assert fast == slow
 
 
 def test_slots_are_the_nearest_unit_boundaries():
