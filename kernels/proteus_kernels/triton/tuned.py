@@ -1,0 +1,82 @@
+"""Tile sizes and launch options of the delta family's kernels: a table, not a search.
+
+`launch` looks for (device, kernel, K, V), then for the kernel's default. K and V are rounded up to a power of two. There is no
+automatic tuning: one call compiles one kernel, the same everywhere, and dynamic lengths never start a search.
+
+The defaults were chosen from reports of the assembler, not from times: nothing is spilled for sm_80, sm_90 and sm_100 at
+K = V = 64 and 128 in bfloat16 (kernels/bench). No entry for a device has been measured yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Key rows and value columns of a tile, and what the compiler is told."""
+
+    BK: int
+    BV: int
+    num_warps: int
+    num_stages: int
+
+
+DEFAULTS = {
+    "solve": Launch(BK=64, BV=16, num_warps=4, num_stages=2),
+    "carry": Launch(BK=32, BV=32, num_warps=4, num_stages=2),
+    "output": Launch(BK=64, BV=64, num_warps=4, num_stages=2),
+    "inner": Launch(BK=64, BV=64, num_warps=4, num_stages=2),
+    "carry_back": Launch(BK=32, BV=32, num_warps=4, num_stages=2),
+    "gradients": Launch(BK=32, BV=64, num_warps=8, num_stages=2),
+}
+
+TUNED: dict[tuple[int, str, int, int], Launch] = {}
+"""(compute capability as 90, kernel, K, V) -> what was measured to be fastest there."""
+
+MAX_KEY_TILES = 4
+"""Tiles of the state that a carry holds in registers; a longer key has larger tiles."""
+
+
+def tile(n: int) -> int:
+    """The power of two that holds n coordinates, at least what a product takes."""
+    return max(16, int(triton.next_power_of_2(n)))
+
+
+def launch(kernel: str, device: torch.device, K: int, V: int) -> Launch:
+    """Options for one call; tiles are never larger than the state."""
+    key, value = tile(K), tile(V)
+    capability = 0
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        capability = 10 * major + minor
+    found = TUNED.get((capability, kernel, key, value), DEFAULTS[kernel])
+    rows = max(found.BK, key // MAX_KEY_TILES)
+    return replace(found, BK=min(rows, key), BV=min(found.BV, value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Products:
+    """Type of the operands of products, in a kernel and of stored intermediates, and the precision of float32 ones."""
+
+    dot: tl.dtype
+    stored: torch.dtype
+    precision: str
+
+
+def products(dtype: torch.dtype) -> Products | None:
+    """How inputs of this type are multiplied; None for types that the kernels do not take.
+
+    float32 inputs are multiplied in three passes, which keeps them exact to float32; beside 16-bit inputs one is enough.
+    The interpreter multiplies bfloat16 wrongly, so there everything is float32.
+    """
+    kinds = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+    if dtype not in kinds:
+        return None
+    if triton.knobs.runtime.interpret:
+        return Products(dot=tl.float32, stored=torch.float32, precision="ieee")
+    return Products(dot=kinds[dtype], stored=dtype, precision="tf32x3" if dtype == torch.float32 else "tf32")
