@@ -35,6 +35,16 @@ class MicroTokenizer:
     def vocab_size(self) -> int:
         return self._tokenizer.get_vocab_size()
 
+    @property
+    def begin_id(self) -> int:
+        """What stands before a document."""
+        return self.id(BOS)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """What a model may end a text with."""
+        return frozenset([self.id(EOS)])
+
     def id(self, token: str) -> int:
         found = self._tokenizer.token_to_id(token)
         if found is None:

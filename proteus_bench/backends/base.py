@@ -54,8 +54,9 @@ DEFAULT = Settings()
 class Ask:
     """One question in text. The prompt is context + text + answer_prefix; ``gold`` continues it, with its leading space.
 
-    stop: the rule of `encoding.STOP_SIGNS` that ends an answer. max_new_tokens 0: only the log-probability is wanted. Where
-    context and prompt are empty, the gold is a whole document and follows the begin token.
+    stop: the rule of `encoding.STOP_SIGNS` that ends an answer; until: strings that end it besides, as the model's own end
+    token then does. max_new_tokens 0: only the log-probability is wanted. Where context and prompt are empty, the gold is a
+    whole document and follows the begin token; where only the question is empty, the gold follows the context.
     """
 
     text: str
@@ -63,13 +64,15 @@ class Ask:
     gold: str
     max_new_tokens: int
     stop: str = "sentence"
+    until: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reply:
     """The answer to an Ask. output: greedy text before the stop; gold_logprob: nats of the whole gold.
 
-    gold_tokens, context_tokens: how many tokens gold and context are. seconds, unlocks: as in Answer.
+    gold_tokens, context_tokens: how many tokens gold and context are. seconds, unlocks: as in Answer. gold_is_greedy: whether
+    each token of the gold is the likeliest; None where the model does not say.
     """
 
     output: str
@@ -79,6 +82,7 @@ class Reply:
     context_tokens: int
     seconds: float
     unlocks: tuple[int, ...] | None = None
+    gold_is_greedy: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,14 @@ class AskIds:
 class Answer:
     """Greedy continuation, log-probability (nats) of the whole gold continuation, seconds spent (its share).
 
-    unlocks: positions at which blocks opened while the context was read, where the data decided it.
+    unlocks: positions at which blocks opened while the context was read, where the data decided it. gold_is_greedy: as in Reply.
     """
 
     text_ids: list[int]
     gold_logprob: float
     seconds: float
     unlocks: tuple[int, ...] | None = None
+    gold_is_greedy: bool | None = None
 
 
 @dataclass(frozen=True)

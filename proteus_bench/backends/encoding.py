@@ -56,6 +56,15 @@ def stop_ids(tokenizer: Any, rule: str = "sentence") -> frozenset[int]:
     return _STOPS[key]
 
 
+def ids_that_begin_with(tokenizer: Any, texts: tuple[str, ...]) -> frozenset[int]:
+    """Tokens whose text begins with one of the texts: where one is chosen, nothing before it is lost."""
+    key = (tokenizer.fingerprint, "\0".join(texts))
+    if key not in _STOPS:
+        found = ((i, tokenizer.decode([i])) for i in range(tokenizer.vocab_size))
+        _STOPS[key] = frozenset(i for i, text in found if text.startswith(texts))
+    return _STOPS[key]
+
+
 def cut_at_stop(text: str, rule: str) -> str:
     """What a text answer holds before the first sign that ends it, as if its tokens had been looked at one by one."""
     ends = [at for sign in STOP_SIGNS[rule] if (at := text.find(sign)) >= 0]

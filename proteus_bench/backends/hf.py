@@ -119,7 +119,7 @@ def _load(folder: Path, settings: Settings) -> Any:
     showing = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, trust_remote_code=False)
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, trust_remote_code=False)
     except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidFileError(f"{folder} is no causal language model that transformers can read: {reason}"[:400]) from error

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from proteus_bench.backends.base import Answer, Ask, AskIds, BackendInfo, Ids, Reply
-from proteus_bench.backends.encoding import continuation_ids, stop_ids
-from proteus_bench.backends.tokens import reply_of
+from proteus_bench.backends.encoding import continuation_ids
+from proteus_bench.backends.tokens import ends_of, reply_of
 
 if TYPE_CHECKING:
     from proteus_bench.backends.hf_tokenizer import HFTokenizer
@@ -65,16 +65,16 @@ class PromptedBackend:
         lengths = [max(1, len(self._tokenizer.encode(context))) for context in contexts]
         return [
             [
-                _joined(self._tokenizer, [(asked[r][c], answers[r][c]) for r, c in parts], length)
-                for parts in of_context
+                _joined(self._tokenizer, ask, [(asked[r][c], answers[r][c]) for r, c in parts], length)
+                for ask, parts in zip(asks, of_context, strict=True)
             ]
-            for of_context, length in zip(places, lengths, strict=True)
+            for asks, of_context, length in zip(questions, places, lengths, strict=True)
         ]
 
     def _ask_ids(self, context: str, ask: Ask, prompt_ids: list[int]) -> AskIds:
         tokenizer = self._tokenizer
         gold_ids = continuation_ids(tokenizer, *tokenizer.seam(context, ask.text, ask.answer_prefix, ask.gold))
-        stops = stop_ids(tokenizer, ask.stop) | self._ends
+        stops = ends_of(tokenizer, ask) | self._ends
         return AskIds(prompt_ids, gold_ids, ask.max_new_tokens, stops)
 
     def _document(self, text: str) -> list[tuple[list[int], list[int]]]:
@@ -108,9 +108,13 @@ def windows(begin_id: int, ids: list[int], limit: int | None) -> list[tuple[list
     return parts
 
 
-def _joined(tokenizer: Any, parts: list[tuple[AskIds, Answer]], context_tokens: int) -> Reply:
+def _joined(tokenizer: Any, ask: Ask, parts: list[tuple[AskIds, Answer]], context_tokens: int) -> Reply:
     """One reply of the windows of a document; of one answer otherwise."""
-    ask = replace(parts[0][0], gold_ids=[token for part, _ in parts for token in part.gold_ids])
-    logprob = sum(answer.gold_logprob for _, answer in parts)
-    answer = replace(parts[0][1], gold_logprob=logprob, seconds=sum(found.seconds for _, found in parts))
-    return reply_of(tokenizer, ask, answer, context_tokens)
+    ids = replace(parts[0][0], gold_ids=[token for part, _ in parts for token in part.gold_ids])
+    answer = replace(
+        parts[0][1],
+        gold_logprob=sum(answer.gold_logprob for _, answer in parts),
+        seconds=sum(answer.seconds for _, answer in parts),
+        gold_is_greedy=all(answer.gold_is_greedy for _, answer in parts),
+    )
+    return reply_of(tokenizer, ask, ids, answer, context_tokens)

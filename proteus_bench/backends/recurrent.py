@@ -55,7 +55,7 @@ def answer_recurrent(model: Any, contexts: Sequence[Ids], questions: Sequence[Se
         for index, answers, opening in zip(members, found, openings, strict=True):
             each = seconds / max(1, len(answers))
             unlocks = None if opening is None else opening.unlocks
-            results[index] = [Answer(ids, logprob, each, unlocks) for ids, logprob in answers]
+            results[index] = [Answer(ids, logprob, each, unlocks, greedy) for ids, logprob, greedy in answers]
     return results
 
 
@@ -67,33 +67,35 @@ def _consume(model: Any, ids_BT: np.ndarray, state: Any) -> Any:
     return state
 
 
-def _ask(model: Any, state: Any, asks: Sequence[Sequence[AskIds]]) -> list[list[tuple[list[int], float]]]:
+def _ask(model: Any, state: Any, asks: Sequence[Sequence[AskIds]]) -> list[list[tuple[list[int], float, bool]]]:
     """All questions of contexts that stand at one position, batched by the length of the question."""
     groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row, row_asks in enumerate(asks):
         for slot, ask in enumerate(row_asks):
             groups[len(ask.prompt_ids)].append((row, slot))
-    found: list[list[tuple[list[int], float]]] = [[([], 0.0)] * len(row_asks) for row_asks in asks]
+    found: list[list[tuple[list[int], float, bool]]] = [[([], 0.0, False)] * len(row_asks) for row_asks in asks]
     for length, places in sorted(groups.items()):
         if length == 0:
             raise ValueError("a question needs at least one token")
         batch = [asks[row][slot] for row, slot in places]
         prompt_BT = torch.tensor([list(ask.prompt_ids) for ask in batch], dtype=torch.long)
         logits_BV, after = model.prefill(prompt_BT, state.select([row for row, _ in places]))
-        logprobs = _gold_logprobs(model, logits_BV, after, batch)
+        golds = _golds(model, logits_BV, after, batch)
         texts = _greedy(model, logits_BV, after, batch)
-        for (row, slot), text, logprob in zip(places, texts, logprobs, strict=True):
-            found[row][slot] = (text, logprob)
+        for (row, slot), text, (logprob, greedy) in zip(places, texts, golds, strict=True):
+            found[row][slot] = (text, logprob, greedy)
     return found
 
 
-def _gold_logprobs(model: Any, logits_BV: Tensor, state: Any, asks: Sequence[AskIds]) -> list[float]:
-    """Sum of log-probabilities (nats, float64) of each gold continuation, teacher-forced from the question's state."""
-    totals = [0.0] * len(asks)
+def _golds(model: Any, logits_BV: Tensor, state: Any, asks: Sequence[AskIds]) -> list[tuple[float, bool]]:
+    """Of each gold continuation, teacher-forced from the question's state: the sum of log-probabilities (nats, float64), and
+    whether each of its tokens is the likeliest."""
+    totals, greedy = [0.0] * len(asks), [False] * len(asks)
     first = torch.log_softmax(logits_BV.double(), -1)
     by_length: dict[int, list[int]] = defaultdict(list)
     for index, ask in enumerate(asks):
         totals[index] = float(first[index, ask.gold_ids[0]])
+        greedy[index] = int(first[index].argmax()) == ask.gold_ids[0]
         by_length[len(ask.gold_ids)].append(index)
     for length, members in sorted(by_length.items()):
         if length == 1:
@@ -103,11 +105,13 @@ def _gold_logprobs(model: Any, logits_BV: Tensor, state: Any, asks: Sequence[Ask
         for start in range(0, length - 1, GOLD_TOKENS):
             end = min(start + GOLD_TOKENS, length - 1)
             logits_BTV, part = model(gold_BT[:, start:end], state=part, return_state=True)
-            target_BT1 = gold_BT[:, start + 1 : end + 1, None]
-            logprob_BT = torch.log_softmax(logits_BTV.double(), -1).gather(-1, target_BT1)[..., 0]
-            for index, value in zip(members, logprob_BT.sum(-1).tolist(), strict=True):
+            target_BT = gold_BT[:, start + 1 : end + 1]
+            logprob_BT = torch.log_softmax(logits_BTV.double(), -1).gather(-1, target_BT[..., None])[..., 0]
+            likeliest = (logits_BTV.argmax(-1) == target_BT).all(-1).tolist()
+            for index, value, agrees in zip(members, logprob_BT.sum(-1).tolist(), likeliest, strict=True):
                 totals[index] += value
-    return totals
+                greedy[index] &= agrees
+    return list(zip(totals, greedy, strict=True))
 
 
 def _greedy(model: Any, logits_BV: Tensor, state: Any, asks: Sequence[AskIds]) -> list[list[int]]:
