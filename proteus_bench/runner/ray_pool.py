@@ -111,7 +111,7 @@ def _connected(ray: Any, workers: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    quiet = {"logging_level": "ERROR", "log_to_driver": False}  # stdout carries one JSON document
+    quiet = {"logging_level": "ERROR", "log_to_driver": False}
     address = cluster_address()
     if address in (None, "local"):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -120,16 +120,18 @@ def _connected(ray: Any, workers: int) -> Iterator[None]:
         arguments = {"address": "local", **own, "_system_config": {"task_oom_retries": MAX_RETRIES}, **quiet}
     else:
         arguments = {"address": address, **quiet}
-    try:
-        ray.init(**arguments)
-    except Exception as error:  # Ray raises whatever its parts raise: connections, versions, ports, limits
-        where = f"to connect to {ADDRESS}={address}" if address else "to start a cluster here"
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise EnvironmentFault(f"Ray failed {where}: {first[:300]}") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with contextlib.redirect_stdout(sys.stderr):  # Ray reports dead workers on stdout, which carries one JSON document
+        try:
+            ray.init(**arguments)
+        except Exception as error:  # Ray raises whatever its parts raise: connections, versions, ports, limits
+            where = f"to connect to {ADDRESS}={address}" if address else "to start a cluster here"
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            hint = "; a cluster with token authentication wants RAY_AUTH_MODE=token" if address else ""
+            raise EnvironmentFault(f"Ray failed {where}: {first[:300]}{hint}") from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _refuse_impossible(ray: Any, wanted: set[Needs]) -> None:

@@ -8,10 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from proteus_bench.runner.environment import package_versions
+from proteus_bench.runner.ray_pool import Place, _serve
+from proteus_bench.store import RunFolder
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
 pytestmark = pytest.mark.ray
@@ -149,3 +154,20 @@ def test_a_missing_ray_is_one_line(cli: Cli, tiny_suite: str, monkeypatch: pytes
     done = cli("run", "--model", "titans", "--suite", tiny_suite, "--executor", "ray")
     assert done.returncode == 4
     assert done.stderr.splitlines() == ["proteus-bench: --executor ray needs Ray: pip install 'proteus-bench[ray]'"]
+
+
+def test_a_node_that_cannot_stand_in_for_the_driver_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare()
+    folder.claim({"of": "this test"})
+    here = Place(package_versions(), {}, str(tmp_path), "run", folder.manifest()["sha256"])
+    done: list[str] = []
+    assert _serve(done.append, "job", here).error is None and done == ["job"]
+    other = replace(here, packages={**here.packages, "torch": "0.1"})
+    missing = replace(here, folder="elsewhere")
+    stale = replace(here, manifest="0" * 64)
+    for place, words in ((other, "has torch .* driver has 0.1"), (missing, "does not see elsewhere"), (stale, "not see run")):
+        found = _serve(done.append, "job", place)
+        assert found.exit_code == 4 and re.search(words, str(found.error))
+    assert done == ["job"]
