@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -63,6 +64,8 @@ class Processes:
         if model.along.is_data_dependent:
             raise UsageError("a schedule that looks at the data calls the blocks unequally often in each process: no FSDP2")
         assert self.plan is not None
+        # a block returns views of its inputs as its state; nobody writes to them
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         mesh = init_device_mesh(self.device.type, (self.count,))
         options: dict[str, Any] = {"mesh": mesh, "offload_policy": self.plan.cpu_offload}
         for block in model.stack:
