@@ -38,13 +38,15 @@ class Settings:
 
     device: auto (CUDA where there is one, except for the zoo), cpu, cuda. dtype: auto, float32, bfloat16, float16. chat: the
     prompt becomes a user's turn and the answer prefix begins the assistant's. train_length: tokens, where the model does
-    not say.
+    not say. tokenizer: the folder of a server's tokenizer. engine: key=value options of the engine that runs the model.
     """
 
     device: str = "auto"
     dtype: str = "auto"
     chat: bool = False
     train_length: int | None = None
+    tokenizer: str | None = None
+    engine: tuple[str, ...] = ()
 
 
 DEFAULT = Settings()
@@ -54,8 +56,8 @@ DEFAULT = Settings()
 class Ask:
     """One question in text. The prompt is context + text + answer_prefix; ``gold`` continues it, with its leading space.
 
-    stop: the rule of `encoding.STOP_SIGNS` that ends an answer; until: strings that end it besides, as the model's own end
-    token then does. max_new_tokens 0: only the log-probability is wanted. Where context and prompt are empty, the gold is a
+    stop: the rule of `encoding.STOP_SIGNS` that ends an answer; until: strings that end it besides, and not None lets the
+    model's own end token end it too (outside the zoo it always does). max_new_tokens 0: only the log-probability is wanted. Where context and prompt are empty, the gold is a
     whole document and follows the begin token; where only the question is empty, the gold follows the context.
     """
 
@@ -64,12 +66,13 @@ class Ask:
     gold: str
     max_new_tokens: int
     stop: str = "sentence"
-    until: tuple[str, ...] = ()
+    until: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to an Ask. output: greedy text before the stop; gold_logprob: nats of the whole gold.
+    """The answer to an Ask. output: greedy text before the stop; gold_logprob: nats of the whole gold, None from a server that
+    gives no log-probabilities of a prompt.
 
     gold_tokens, context_tokens: how many tokens gold and context are. seconds, unlocks: as in Answer. gold_is_greedy: whether
     each token of the gold is the likeliest; None where the model does not say.
@@ -77,7 +80,7 @@ class Reply:
 
     output: str
     output_ids: list[int]
-    gold_logprob: float
+    gold_logprob: float | None
     gold_tokens: int
     context_tokens: int
     seconds: float
@@ -100,13 +103,13 @@ class AskIds:
 
 @dataclass(frozen=True)
 class Answer:
-    """Greedy continuation, log-probability (nats) of the whole gold continuation, seconds spent (its share).
+    """Greedy continuation, log-probability (nats) of the whole gold continuation or None (see Reply), seconds spent (its share).
 
     unlocks: positions at which blocks opened while the context was read, where the data decided it. gold_is_greedy: as in Reply.
     """
 
     text_ids: list[int]
-    gold_logprob: float
+    gold_logprob: float | None
     seconds: float
     unlocks: tuple[int, ...] | None = None
     gold_is_greedy: bool | None = None

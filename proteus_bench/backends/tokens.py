@@ -56,7 +56,7 @@ class TokenBackend:
 def ends_of(tokenizer: Any, ask: Ask) -> frozenset[int]:
     """The tokens that end an answer."""
     found = stop_ids(tokenizer, ask.stop)
-    if ask.until:
+    if ask.until is not None:
         found = found | ids_that_begin_with(tokenizer, ask.until) | tokenizer.end_ids
     return found
 
@@ -64,7 +64,7 @@ def ends_of(tokenizer: Any, ask: Ask) -> frozenset[int]:
 def reply_of(tokenizer: Any, ask: Ask, ids: AskIds, answer: Answer, context_tokens: int) -> Reply:
     """An answer in text."""
     output = tokenizer.decode(answer.text_ids)
-    ends = [at for stop in ask.until if (at := output.find(stop)) >= 0]
+    ends = [at for stop in ask.until or () if (at := output.find(stop)) >= 0]
     return Reply(
         output=output[: min(ends)] if ends else output,
         output_ids=list(answer.text_ids),
