@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels import wy
-from proteus_kernels.masks import counts, cut_time, segments
+from proteus_kernels.masks import counts
 from proteus_kernels.matrix import MatrixOut, Parts, memory_axis_size, prefix_mask, scan
 
 
@@ -79,14 +79,9 @@ def chunk(
 ) -> MatrixOut:
     """The chunked form of `recurrent`: same arguments, same result, matrix products over `chunk_size` positions."""
     q_BTHK = (q_BTHK - correction_H[:, None] * p_BTHK) * q_BTHK.shape[-1] ** -0.5
-    heads_first = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, p_BTHK, v_BTHV, beta_BTH, log_decay_BTH))
-    spans = list(segments(active, q_BTHK.shape[1], memory_axis_size(axis, state_BHKV)))
-    parts = (
-        Parts(q=q, k=k, p=p, v=v, gates=(beta,), g=g) for q, k, p, v, beta, g in cut_time(spans, *heads_first)
-    )
+    q, k, p, v, beta, g = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, p_BTHK, v_BTHV, beta_BTH, log_decay_BTH))
     return scan(
-        zip((n for _, _, n in spans), parts, strict=True),
-        state_BHKV,
+        Parts(q=q, k=k, p=p, v=v, gates=(beta,), g=g), active, state_BHKV,
         wy.core(read=read, undecayed=True, chunk_size=chunk_size),
         axis=axis, gate=gate, read=read, decay_locked=decay_locked, undecayed=True,
     )  # fmt: skip

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels import wy
-from proteus_kernels.masks import counts, cut_time, segments
+from proteus_kernels.masks import counts
 from proteus_kernels.matrix import MatrixOut, Parts, memory_axis_size, prefix_mask, scan
 
 
@@ -72,14 +72,8 @@ def chunk(
     """The chunked form of `recurrent`: same arguments, same result, matrix products over `chunk_size` positions."""
     q, k, v = (x.transpose(1, 2) for x in (q_BTHK * q_BTHK.shape[-1] ** -0.5, k_BTHK, v_BTHV))
     gates = [x.transpose(1, 2) for x in (beta_BTH, log_decay_BTH) if x is not None]
-    spans = list(segments(active, q.shape[2], memory_axis_size(axis, state_BHKV)))
-    parts = (
-        Parts(q=q_s, k=k_s, p=k_s, v=v_s, gates=(beta,), g=g[0] if g else None)
-        for q_s, k_s, v_s, beta, *g in cut_time(spans, q, k, v, *gates)
-    )
     return scan(
-        zip((n for _, _, n in spans), parts, strict=True),
-        state_BHKV,
+        Parts(q=q, k=k, p=k, v=v, gates=(gates[0],), g=gates[1] if gates[1:] else None), active, state_BHKV,
         wy.core(read=read, undecayed=False, chunk_size=chunk_size),
         axis=axis, gate=gate, read=read, decay_locked=decay_locked,
     )  # fmt: skip

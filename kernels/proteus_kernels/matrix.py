@@ -9,16 +9,17 @@ decaying) contribution. The count may rise or fall from one segment to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from proteus_kernels.masks import Counts, counts
+from proteus_kernels.masks import Counts, counts, segments
+from proteus_kernels.pieces import AXIS_DIM, Piece, cut, share
 
-AXIS_DIM = {"head": 1, "key": 2, "value": 3}
 MatrixOut = tuple[Tensor, Tensor]
 
 
@@ -52,6 +53,24 @@ class Parts:
     p: Tensor | None = None
     gates: tuple[Tensor, ...] = ()
 
+    def over(self, spans: Sequence[tuple[int, int, int]]) -> list[Parts]:
+        """The part of each span. By `split`, whose backward is one concatenation, where windows do not overlap."""
+        if len(spans) == 1:
+            return [self]
+        early, nothing = self.k.shape[2] - self.q.shape[2], [None] * len(spans)
+
+        def cut(x: Tensor, early: int = 0) -> list[Tensor]:
+            if early:
+                return [x[:, :, start : stop + early] for start, stop, _ in spans]
+            return list(x.split([stop - start for start, stop, _ in spans], 2))
+
+        k = cut(self.k, early)
+        p = k if self.p is self.k else nothing if self.p is None else cut(self.p)
+        g = nothing if self.g is None else cut(self.g)
+        gates = list(zip(*map(cut, self.gates), strict=True)) if self.gates else [()] * len(spans)
+        columns = zip(cut(self.q), k, cut(self.v, early), g, p, gates, strict=True)
+        return [Parts(q=q, k=k_i, v=v, g=g_i, p=p_i, gates=own) for q, k_i, v, g_i, p_i, own in columns]
+
     def rows(self, n: int) -> Parts:
         """The part that meets the first n key rows."""
         k = self.k[..., :n]
@@ -75,7 +94,18 @@ def _maybe(x: Tensor | None, f: Callable[[Tensor], Tensor]) -> Tensor | None:
     return None if x is None else f(x)
 
 
-Core = Callable[[Parts, Tensor], MatrixOut]  # an unmasked recurrence over one segment
+@dataclass(frozen=True)
+class Core:
+    """An unmasked recurrence: y [B, H, T, V] and the state after pieces that tile the parts' positions."""
+
+    run: Callable[[Parts, Tensor, Sequence[Piece]], MatrixOut]
+    chunk_size: int
+    shares: bool = True
+    """Whether masked inputs make a piece out of several counts (see `pieces`)."""
+
+    def whole(self, x: Parts, state: Tensor) -> MatrixOut:
+        """On everything that is given."""
+        return self.run(x, state, cut(None, x.q.shape[2], state, "key", self.chunk_size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +136,13 @@ def _locked(g: Tensor | None, *, read: str, decay_locked: str, undecayed: bool) 
     )
 
 
+SHARED = 256
+"""Positions that a piece has at least where neighbours may share one; measured, see the lab notes."""
+
+
 def scan(
-    segments: Iterable[tuple[int, Parts]],
+    x: Parts,
+    active: Sequence[int] | None,
     state: Tensor,
     core: Core,
     *,
@@ -117,32 +152,67 @@ def scan(
     decay_locked: str,
     undecayed: bool = False,
 ) -> MatrixOut:
-    """Run `core` over (open coordinates, inputs) of consecutive segments. Returns y_BTHV and the final state_BHKV.
+    """Run `core` where the memory is open. Returns y_BTHV and the final state_BHKV.
 
     `undecayed`: the rule predicts from the state before its own decay, which matters to a decaying locked row.
     """
-    dim, outs = memory_axis_size(axis, state), []
-    segment = {"key": _key_segment, "value": _value_segment, "head": _head_segment}[axis]
+    dim, length = memory_axis_size(axis, state), x.q.shape[2]
+    spans = list(segments(active, length, dim))
+    opened = [counts(n, dim, gate) for *_, n in spans]
+    if all(c.write == dim for c in opened):  # all is written: gates none and read, or a fully open memory
+        return _seen(x, state, core, [(b - a, c.output) for (a, b, _), c in zip(spans, opened, strict=True)], axis)
+    if gate == "both" and length > 1 and (decay_locked == "masked" or x.g is None):  # what is locked stands still, unread
+        y, state = core.run(x, state, _pieces(active, length, state, axis, core))
+        return y.transpose(1, 2), state
+    segment, outs = {"key": _key_segment, "value": _value_segment, "head": _head_segment}[axis], []
     factors = partial(_locked, read=read, decay_locked=decay_locked, undecayed=undecayed)
-    for n, parts in segments:
-        y, state = segment(parts, state, counts(n, dim, gate), core, factors)
+    for c, part in zip(opened, x.over(spans), strict=True):
+        y, state = segment(part, state, c, core.whole, factors)
         outs.append(y)
     y = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
     return y.transpose(1, 2), state
 
 
+def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], axis: str) -> MatrixOut:
+    """Everything is written, `outputs` says how many coordinates are read in how many positions."""
+    size = memory_axis_size(axis, state)
+    if all(n == size for _, n in outputs):
+        y, state = core.whole(x, state)
+        return y.transpose(1, 2), state
+    lengths, counts_ = (torch.tensor(z, device=x.q.device) for z in zip(*outputs, strict=True))
+    mask = torch.arange(size, device=x.q.device) < counts_.repeat_interleave(lengths)[:, None]
+    if axis == "key":
+        x = replace(x, q=x.q * mask)
+    y, state = core.whole(x, state)
+    if axis == "value":
+        y = y * mask
+    if axis == "head":
+        y = y * mask.T[..., None]
+    return y.transpose(1, 2), state
+
+
+def _pieces(active: Sequence[int] | None, length: int, state: Tensor, axis: str, core: Core) -> list[Piece]:
+    """Shared pieces where a locked coordinate holds nothing and nobody asks for its gradient, else one for each count."""
+    size = core.chunk_size
+    if active is None or axis == "head" or not core.shares or state.requires_grad or any(b < a for a, b in pairwise(active)):
+        return cut(active, length, state, axis, size)
+    if state.narrow(AXIS_DIM[axis], active[0], state.shape[AXIS_DIM[axis]] - active[0]).any():
+        return cut(active, length, state, axis, size)
+    return share(active, length, axis, size, SHARED)
+
+
 Factors = Callable[[Tensor | None], Locked]
+Run = Callable[[Parts, Tensor], MatrixOut]
 
 
 def _times(x: Tensor, factor: Tensor | None) -> Tensor:
     return x if factor is None else factor * x
 
 
-def _key_segment(x: Parts, state: Tensor, c: Counts, core: Core, factors: Factors) -> MatrixOut:
+def _key_segment(x: Parts, state: Tensor, c: Counts, core: Run, factors: Factors) -> MatrixOut:
     w, full = c.write, state.shape[2]
-    if w == full:  # every row is written: gates none and read, or a fully open memory
-        seen = x.q if c.output == full else x.q * (torch.arange(full, device=x.q.device) < c.output)
-        return core(replace(x, q=seen), state)
+    if w == full:
+        return core(x, state)
     locked, factor = state[:, :, w:], factors(x.g)
     if x.p is not None and c.predict > w:  # gate write: the prediction also sees the locked rows
         x = replace(x, v=x.v - _times(x.p[..., w:] @ locked, factor.predict))
@@ -152,11 +222,10 @@ def _key_segment(x: Parts, state: Tensor, c: Counts, core: Core, factors: Factor
     return y, torch.cat([open_rows, _times(locked, factor.end)], 2)
 
 
-def _value_segment(x: Parts, state: Tensor, c: Counts, core: Core, factors: Factors) -> MatrixOut:
+def _value_segment(x: Parts, state: Tensor, c: Counts, core: Run, factors: Factors) -> MatrixOut:
     w, full = c.write, state.shape[3]
     if w == full:
-        y, state = core(x, state)
-        return (y if c.output == full else y * (torch.arange(full, device=y.device) < c.output)), state
+        return core(x, state)
     locked, factor = state[..., w:], factors(x.g)
     y, open_columns = core(x.columns(w), state[..., :w])
     seen = c.output > w
@@ -164,13 +233,10 @@ def _value_segment(x: Parts, state: Tensor, c: Counts, core: Core, factors: Fact
     return y, torch.cat([open_columns, _times(locked, factor.end)], 3)
 
 
-def _head_segment(x: Parts, state: Tensor, c: Counts, core: Core, factors: Factors) -> MatrixOut:
+def _head_segment(x: Parts, state: Tensor, c: Counts, core: Run, factors: Factors) -> MatrixOut:
     w, full = c.write, state.shape[1]
     if w == full:
-        y, state = core(x, state)
-        if c.output < full:
-            y = torch.cat([y[:, : c.output], torch.zeros_like(y[:, c.output :])], 1)
-        return y, state
+        return core(x, state)
     y, open_heads = core(x.heads(w), state[:, :w])
     locked, factor = state[:, w:], factors(x.g).heads_from(w)
     seen, shape = c.output > w, (y.shape[0], full - w, *y.shape[2:])

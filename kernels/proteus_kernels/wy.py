@@ -1,86 +1,237 @@
-"""The unmasked chunked delta rule behind `delta` and `comba`, over one segment (WY form).
+"""The chunked delta rule behind `delta` and `comba` as one function with a backward written by hand.
 
-Per head, with a_t = exp(g_t), L = cumsum(g), and P the log decay of the state that the prediction reads
+Per head, with a_t = exp(g_t), L = cumsum(g) inside a chunk, and P the log decay of the state that the prediction reads
 (P = L: the decayed state, Gated DeltaNet; P = L - g: the state before its decay, Comba):
 
     u_t = beta_t (v_t - S'^T p_t),   S_t = a_t S_{t-1} + k_t u_t^T,   y_t = S_t^T q_t
 
-    A = tril(beta . (P K^T) . exp(P_i - L_j), -1),   [W U] = (I + A)^{-1} [beta e^P p, beta V],   D = U - W S,
-    Y = (e^R Q) S + (Q K^T . exp(R_i - L_j)) D,      S' = e^{L_C} S + (e^{L_C - L} K)^T D
+    A = tril(beta . (p k^T) . exp(P_i - L_j), -1),   N = (q k^T) . exp(R_i - L_j),   T = (I + A)^{-1}
+    D = T (beta v - (beta e^P p) S),   Y = (e^R q) S + N D,   S' = e^{L_C} S + (e^{L_C - L} k)^T D
 
-R = L, or L - g for a read before the write. g = None is a rule without decay: no exponential is made.
+R = L, or L - g for a read before the write. g = None is a rule without decay: no exponential is made. Only D and S go from
+chunk to chunk, everything else is one batched product over all of them.
+
+The gradients of the decays need no C x C sums: all of y_i carries e^{R_i}, so dR_i = <dq_i, q_i>; likewise dP_i = <dp_i, p_i>,
+dL_j = -<dk_j, k_j> for k_j where it is written, and dL_C = <dS', S'>.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from proteus_kernels.matrix import Core, MatrixOut, Parts
+from proteus_kernels.pieces import Piece, between, later_sum, room, rows_dot
+
+KINDS = ("key", "key", "key", "value", "gate", "gate")
+"""What the last axis of q, k, p, v, beta and g is."""
+INPUTS = len(KINDS) + 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """read before the write; predict from the state before its decay."""
+
+    pre: bool
+    undecayed: bool
 
 
 def core(*, read: str, undecayed: bool, chunk_size: int) -> Core:
     """The recurrence for `matrix.scan`: p is the prediction's key, gates = (beta_BHT,), q already scaled."""
-    pre = read == "pre"
+    rule = Rule(read == "pre", undecayed)
 
-    def run(x: Parts, state: Tensor) -> MatrixOut:
-        length = x.q.shape[2]
-        if length == 1:
-            return _one_step(x, state, pre, undecayed)
-        size = min(chunk_size, length)
-        whole = length - length % size
-        y, state = _chunks(x, state, 0, whole, size, pre, undecayed)
-        if whole == length:
-            return y, state
-        tail, state = _chunks(x, state, whole, length, length - whole, pre, undecayed)
-        return torch.cat([y, tail], 2), state
+    def run(x: Parts, state: Tensor, pieces: Sequence[Piece]) -> MatrixOut:
+        assert x.p is not None
+        if x.q.shape[2] == 1:
+            return _one_step(x, state, rule)
+        inputs = (x.q, x.k, None if x.p is x.k else x.p, x.v, x.gates[0], x.g, state)
+        record = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+        return _Chunked.apply(rule, pieces, record, *inputs)
 
-    return run
+    return Core(run, chunk_size)
 
 
-def _one_step(x: Parts, state: Tensor, pre: bool, undecayed: bool) -> MatrixOut:
+def _one_step(x: Parts, state: Tensor, rule: Rule) -> MatrixOut:
     assert x.p is not None
     decayed = state if x.g is None else state * x.g.exp()[..., None]
-    u = x.gates[0][..., None] * (x.v - x.p @ (state if undecayed else decayed))
+    u = x.gates[0][..., None] * (x.v - x.p @ (state if rule.undecayed else decayed))
     after = decayed + x.k.transpose(-1, -2) @ u
-    return x.q @ (state if pre else after), after
+    return x.q @ (state if rule.pre else after), after
 
 
-def _chunks(
-    x: Parts, state: Tensor, start: int, stop: int, size: int, pre: bool, undecayed: bool
-) -> MatrixOut:
-    assert x.p is not None
-    cut: Callable[[Tensor], Tensor] = lambda z: z[:, :, start:stop].unflatten(2, (-1, size))  # noqa: E731
-    q, k, v, beta = cut(x.q), cut(x.k), cut(x.v), cut(x.gates[0])
-    p = k if x.p is x.k else cut(x.p)
-    causal = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
-    strict = causal.tril(-1)
-    reads = strict if pre else causal
-    kt = k.transpose(-1, -2)
-    if x.g is None:
-        lower, scores = (p @ kt) * (strict * beta[..., None]), (q @ kt) * reads
-        to_end, end = kt, None
-    else:
-        g = cut(x.g)
-        cum = g.cumsum(-1)
-        predict_cum, read_cum = (cum - g if undecayed else cum), (cum - g if pre else cum)
-        gam = (predict_cum[..., :, None] - cum[..., None, :]).masked_fill(~strict, -torch.inf).exp()
-        read_gam = (read_cum[..., :, None] - cum[..., None, :]).masked_fill(~reads, -torch.inf).exp()
-        lower, scores = (p @ kt) * gam * beta[..., None], (q @ kt) * read_gam
-        p, q = p * predict_cum.exp()[..., None], q * read_cum.exp()[..., None]
-        to_end = (k * (cum[..., -1:] - cum).exp()[..., None]).transpose(-1, -2)
-        end = cum[..., -1].exp()[..., None, None]
-    rhs = torch.cat([p, v], -1) * beta[..., None]
-    solved = torch.linalg.solve_triangular(lower, rhs, upper=False, unitriangular=True)
-    w, u = solved.split([k.shape[-1], v.shape[-1]], -1)
-    deltas, states = [], []
-    decays = [None] * q.shape[2] if end is None else end.unbind(2)
-    for w_c, u_c, k_c, e_c in zip(w.unbind(2), u.unbind(2), to_end.unbind(2), decays, strict=True):
-        states.append(state)
-        delta = u_c - w_c @ state
-        deltas.append(delta)
-        state = (state if e_c is None else e_c * state) + k_c @ delta
-    y = q @ torch.stack(states, 2) + scores @ torch.stack(deltas, 2)
-    return y.flatten(2, 3), state
+class _Chunked(torch.autograd.Function):
+    """y [B, H, T, V] and the state after all pieces; what is locked keeps its state and gives zero."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, pieces: Sequence[Piece], record: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *given, state = inputs
+        y, state = room(given[3], pieces, "value"), state.clone(memory_format=torch.contiguous_format)
+        saved: list[Tensor | None] = []
+        for piece in pieces:
+            out, kept = _forward(rule, piece, given, piece.state(state))
+            piece.put(y, out, "value")
+            if record:
+                saved += vars(kept).values()
+        ctx.rule, ctx.pieces = rule, pieces
+        ctx.save_for_backward(*inputs, *saved)
+        return y, state
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_y: Tensor, d_state: Tensor) -> tuple[Tensor | None, ...]:
+        *given, _ = ctx.saved_tensors[:INPUTS]
+        kept, pieces = ctx.saved_tensors[INPUTS:], ctx.pieces
+        grads = [None if x is None else room(x, pieces, kind) for x, kind in zip(given, KINDS, strict=True)]
+        d_state = d_state.clone(memory_format=torch.contiguous_format)
+        for i in reversed(range(len(pieces))):
+            piece, x = pieces[i], Kept(*kept[i * COUNT : (i + 1) * COUNT])
+            d_q, d_k, d_p, *rest = _backward(ctx.rule, piece, x, d_y, piece.state(d_state))
+            if grads[2] is None:
+                d_k.add_(d_p)
+            for out, d_x, kind in zip(grads, (d_q, d_k, d_p, *rest), KINDS, strict=True):
+                if out is not None and d_x is not None:
+                    wide = kind != "gate"
+                    piece.put(out if wide else out[..., None], d_x if wide else d_x[..., None], kind)
+        return None, None, None, *grads, d_state
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the backward of one piece needs. [n G, C, .] but states [n + 1, G, K, V]; decays None for a rule without."""
+
+    q: Tensor
+    k: Tensor
+    p: Tensor
+    v: Tensor
+    beta: Tensor
+    scores: Tensor
+    inverse: Tensor
+    q_read: Tensor
+    p_read: Tensor
+    k_write: Tensor
+    deltas: Tensor
+    states: Tensor
+    read_gam: Tensor
+    predict_gam: Tensor
+    read: Tensor | None
+    predict: Tensor | None
+    to_end: Tensor | None
+    end: Tensor | None
+
+
+COUNT = len(fields(Kept))
+
+
+def _forward(rule: Rule, piece: Piece, inputs: Sequence[Any], state: Tensor) -> tuple[Tensor, Kept]:
+    """y [n G, C, V] of one piece, whose open state moves on in place."""
+    q, k, p, v, beta, g = inputs
+    n, flat = piece.chunks, lambda x: x.flatten(0, 1)
+    q, k, v = flat(piece.take(q, "key")), flat(piece.take(k, "key")), flat(piece.take(v, "value"))
+    p = k if p is None else flat(piece.take(p, "key"))
+    beta = flat(piece.take(beta[..., None], "gate"))
+    read_gam, predict_gam, read, predict, to_end, end = _decays(rule, piece, g, beta)
+    scores = torch.bmm(q, k.mT).mul_(read_gam)
+    lower = torch.bmm(p, k.mT).mul_(predict_gam).mul_(beta)
+    identity = torch.eye(piece.size, dtype=q.dtype, device=q.device).expand_as(lower)
+    inverse = torch.linalg.solve_triangular(lower, identity, upper=False, unitriangular=True)
+    q_read, p_read, k_write = _times(q, read), p * (beta if predict is None else beta * predict), _times(k, to_end)
+    errors, deltas = (v * beta).unflatten(0, (n, -1)), v.new_empty(n, v.shape[0] // n, *v.shape[1:])
+    states = v.new_empty(n + 1, v.shape[0] // n, k.shape[-1], v.shape[-1])
+    states[0].unflatten(0, state.shape[:2]).copy_(state)
+    s = states.unbind(0)
+    per_chunk = _unbound(n, p_read, k_write.mT, inverse), errors.unbind(0), deltas.unbind(0), _ends(end, n)
+    for i, ((p_i, kt_i, t_i), error, delta, decay) in enumerate(zip(*per_chunk, strict=True)):
+        error.baddbmm_(p_i, s[i], alpha=-1)
+        torch.bmm(t_i, error, out=delta)
+        if decay is None:
+            torch.baddbmm(s[i], kt_i, delta, out=s[i + 1])
+        else:
+            torch.mul(s[i], decay, out=s[i + 1]).baddbmm_(kt_i, delta)
+    state.copy_(states[-1].unflatten(0, state.shape[:2]))
+    y = torch.bmm(q_read, states[:-1].flatten(0, 1)).baddbmm_(scores, flat(deltas))
+    return y, Kept(
+        q, k, p, v, beta, scores, inverse, q_read, p_read, k_write, flat(deltas), states,
+        read_gam, predict_gam, read, predict, to_end, end,
+    )  # fmt: skip
+
+
+def _decays(rule: Rule, piece: Piece, g: Tensor | None, like: Tensor) -> tuple[Any, ...]:
+    """exp(R_i - L_j), exp(P_i - L_j); e^R, e^P, e^{L_C - L} [n G, C, 1] and e^{L_C} [n G, 1, 1]."""
+    size = piece.size
+    if g is None:
+        causal = torch.ones(size, size, dtype=like.dtype, device=like.device).tril()
+        strict = causal.tril(-1)
+        return (strict if rule.pre else causal), strict, None, None, None, None
+    g = piece.take(g[..., None], "gate").flatten(0, 1).squeeze(-1)
+    cum = g.cumsum(-1)
+    before = cum - g if rule.pre or rule.undecayed else cum
+    reads, predicts = (before if rule.pre else cum), (before if rule.undecayed else cum)
+    read_gam = between(reads, cum, -1 if rule.pre else 0)
+    predict_gam = read_gam.tril(-1) if reads is predicts else between(predicts, cum, -1)
+    read = reads.exp()[..., None]
+    predict = read if reads is predicts else predicts.exp()[..., None]
+    return read_gam, predict_gam, read, predict, (cum[..., -1:] - cum).exp()[..., None], cum[..., -1:, None].exp()
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def _unbound(n: int, *tensors: Tensor) -> Iterator[Any]:
+    """For each chunk its parts of tensors [n G, ., .]."""
+    return zip(*(x.unflatten(0, (n, -1)).unbind(0) for x in tensors), strict=True)
+
+
+def _ends(end: Tensor | None, n: int) -> Sequence[Tensor | None]:
+    return [None] * n if end is None else end.unflatten(0, (n, -1)).unbind(0)
+
+
+def _backward(rule: Rule, piece: Piece, x: Kept, d_y: Tensor, d_state: Tensor) -> tuple[Any, ...]:
+    """Gradients of q, k, p, v, beta, g of one piece, [n G, C, .]; d_state moves to its start in place."""
+    n, dy = piece.chunks, piece.take(d_y, "value").flatten(0, 1)
+    d_deltas, d_errors = torch.bmm(x.scores.mT, dy), torch.empty_like(dy)
+    grads = torch.empty_like(x.states)  # at the start of every chunk, and behind the last
+    torch.bmm(x.q_read.mT, dy, out=grads[:-1].flatten(0, 1))
+    grads[-1].unflatten(0, d_state.shape[:2]).copy_(d_state)
+    s = grads.unbind(0)
+    per_chunk = list(zip(_unbound(n, x.p_read.mT, x.k_write, x.inverse.mT, d_deltas, d_errors), _ends(x.end, n), strict=True))
+    for i in reversed(range(n)):
+        (pt_i, k_i, tt_i, d_delta, d_error), decay = per_chunk[i]
+        d_delta.baddbmm_(k_i, s[i + 1])
+        torch.bmm(tt_i, d_delta, out=d_error)
+        if decay is None:
+            s[i].add_(s[i + 1])
+        else:
+            s[i].addcmul_(s[i + 1], decay)
+        s[i].baddbmm_(pt_i, d_error, alpha=-1)
+    d_state.copy_(grads[0].unflatten(0, d_state.shape[:2]))
+    starts, ends = x.states[:-1].flatten(0, 1).mT, grads[1:].flatten(0, 1)
+    d_scores = torch.bmm(dy, x.deltas.mT).mul_(x.read_gam)
+    d_lower = torch.bmm(d_errors, x.deltas.mT).mul_(x.predict_gam)  # negative, like d_p until its sign is set
+    d_q = _scaled(torch.bmm(dy, starts), x.read).baddbmm_(d_scores, x.k)
+    d_p = _scaled(torch.bmm(d_errors, starts), x.predict).baddbmm_(d_lower, x.k)
+    d_k = _scaled(torch.bmm(x.deltas, ends.mT), x.to_end).baddbmm_(d_scores.mT, x.q)
+    d_k.baddbmm_(d_lower.mul_(x.beta).mT, x.p, alpha=-1)
+    from_p = rows_dot(d_p, x.p)
+    d_beta = rows_dot(d_errors, x.v).sub_(from_p)
+    d_g = None
+    if x.end is not None:
+        by_read, by_predict = rows_dot(d_q, x.q), from_p.mul_(x.beta.squeeze(-1)).neg_()
+        by_cum = by_read + by_predict - rows_dot(d_k, x.k)
+        by_cum[:, -1] += rows_dot(x.states[1:].flatten(2), grads[1:].flatten(2)).flatten()
+        d_g = later_sum(by_cum)
+        if rule.pre:
+            d_g -= by_read
+        if rule.undecayed:
+            d_g -= by_predict
+    d_p.mul_(-x.beta)
+    return d_q, d_k, d_p, d_errors.mul_(x.beta), d_beta, d_g
+
+
+def _scaled(x: Tensor, factor: Tensor | None) -> Tensor:
+    """In place."""
+    return x if factor is None else x.mul_(factor)

@@ -1,0 +1,124 @@
+"""How a chunked form cuts time where the number of open coordinates changes, and cuts the open part out of its tensors.
+
+A piece is a run of equal chunks that works on the first `opened` coordinates of one axis. Every cut costs the calls of one
+more run and skips what is locked. Where the locked part of the state is zero, neighbours may `share` a piece that opens the
+most of them: its inputs are masked, and a zero coordinate stays zero whatever decays. Such cuts keep to the grid of chunks,
+so that no unlock leaves a short chunk behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from proteus_kernels.masks import segments
+
+AXIS_DIM = {"head": 1, "key": 2, "value": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Positions start .. stop-1 in chunks of `size`. `counts`: what is open at each, where that differs inside the piece."""
+
+    start: int
+    stop: int
+    size: int
+    axis: str
+    opened: int
+    counts: tuple[int, ...] | None = None
+
+    @property
+    def chunks(self) -> int:
+        return (self.stop - self.start) // self.size
+
+    def state(self, state_BHKV: Tensor) -> Tensor:
+        """The open part, a view."""
+        return state_BHKV.narrow(AXIS_DIM[self.axis], 0, self.opened)
+
+    def take(self, x: Tensor, kind: str) -> Tensor:
+        """[B, H, T, D] -> [n, G, C, open D], a masked copy; G = batch x open heads. kind: what D is, key, value or gate."""
+        view = self.view(x, kind)
+        out = x.new_empty(view.shape).copy_(view)
+        return self._masked(out.flatten(1, 2), kind)
+
+    def put(self, out: Tensor, x: Tensor, kind: str) -> None:
+        """The inverse: [n, G, C, open D] into its place."""
+        view = self.view(out, kind)
+        view.copy_(self._masked(x.view(self.chunks, -1, *x.shape[-2:]), kind).unflatten(1, view.shape[1:3]))
+
+    def view(self, x: Tensor, kind: str) -> Tensor:
+        """[n, B, H, C, D]"""
+        x = x[:, : self.opened if self.axis == "head" else None, self.start : self.stop]
+        if kind == self.axis:
+            x = x[..., : self.opened]
+        return x.unflatten(2, (self.chunks, self.size)).movedim(2, 0)
+
+    def _masked(self, x: Tensor, kind: str) -> Tensor:
+        if self.counts is None or kind != self.axis:
+            return x
+        counts = torch.tensor(self.counts, device=x.device).view(self.chunks, 1, self.size, 1)
+        return x.mul_(torch.arange(self.opened, device=x.device) < counts)
+
+
+def cut(active: Sequence[int] | None, length: int, state_BHKV: Tensor, axis: str, size: int) -> list[Piece]:
+    """Every segment of one count as whole chunks and one shorter chunk."""
+    return [
+        piece for start, stop, n in segments(active, length, state_BHKV.shape[AXIS_DIM[axis]])
+        for piece in _chunked(start, stop, size, axis, n, None)
+    ]  # fmt: skip
+
+
+def share(active: Sequence[int], length: int, axis: str, size: int, least: int) -> list[Piece]:
+    """A non-decreasing schedule in runs of at least `least` positions, the last perhaps shorter."""
+    edges = [0]
+    for _, stop, _ in segments(active, length, active[-1]):
+        grid = min(length, -(-stop // size) * size)
+        if grid - edges[-1] >= least or grid == length:
+            edges.append(grid)
+    pieces: list[Piece] = []
+    for start, stop in pairwise(sorted(set(edges))):
+        counts = tuple(active[start:stop])
+        pieces += _chunked(start, stop, size, axis, counts[-1], counts)
+    return pieces
+
+
+def _chunked(start: int, stop: int, size: int, axis: str, opened: int, counts: tuple[int, ...] | None) -> Iterator[Piece]:
+    whole = start + (stop - start) // size * size
+    for a, b, c in ((start, whole, size), (whole, stop, stop - whole)):
+        if b > a:
+            inside = counts and counts[a - start : b - start]
+            mixed = inside if inside and inside[0] < opened else None
+            yield Piece(start=a, stop=b, size=c, axis=axis, opened=opened, counts=mixed)
+
+
+def room(x: Tensor, pieces: Sequence[Piece], kind: str) -> Tensor:
+    """An output like x [B, H, T, D] for the pieces to put in: zero where one may leave a gap."""
+    dims = {"head": x.shape[1], kind: x.shape[-1]}
+    gaps = any(p.axis in dims and (p.opened < dims[p.axis] or p.counts) for p in pieces)
+    return torch.zeros_like(x) if gaps else torch.empty_like(x)
+
+
+def between(rows: Tensor, cum: Tensor, diagonal: int) -> Tensor:
+    """exp(rows_i - cum_j) on and below the diagonal, else 0: [..., C] -> [..., C, C].
+
+    Masked by products before (no overflow) and after: filling, and exp of an infinity, take several times as long.
+    """
+    size = cum.shape[-1]
+    lower = torch.ones(size, size, dtype=cum.dtype, device=cum.device).tril(diagonal)
+    scale = 1 / math.log(2)
+    return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2() * lower
+
+
+def rows_dot(a: Tensor, b: Tensor) -> Tensor:
+    """Products of the rows of two matrices."""
+    return (a * b).sum(-1)
+
+
+def later_sum(x: Tensor) -> Tensor:
+    """Sum of this and all later entries: the gradient of a cumulative sum."""
+    return x.flip(-1).cumsum(-1).flip(-1)
