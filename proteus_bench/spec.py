@@ -26,7 +26,7 @@ class RunSpec(BaseModel):
     seeds: the first K training seeds (all when None). limit: items per cell (all when None).
     batch_tokens: tokens of contexts that are prefilled together (one context at the least); the last bits of a
     log-probability depend on it, so it belongs to the measurement.
-    device, dtype, chat, train_length: of models outside the zoo, see `backends.Settings`.
+    device, dtype, chat, train_length, tokenizer, engine: of models outside the zoo, see `backends.Settings`.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -43,18 +43,20 @@ class RunSpec(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     chat: bool = False
     train_length: int | None = Field(default=None, ge=1)
+    tokenizer: str | None = None
+    engine: tuple[str, ...] = ()
     out: str | None = None  # place
     workers: int | None = Field(default=None, ge=1, le=1024)  # place
     executor: Literal["local", "ray"] = "local"  # place
 
-    @field_validator("schedules", mode="before")
+    @field_validator("schedules", "engine", mode="before")
     @classmethod
     def _sequence(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
     def settings(self) -> Settings:
         """How its models are opened."""
-        return Settings(self.device, self.dtype, self.chat, self.train_length)
+        return Settings(self.device, self.dtype, self.chat, self.train_length, self.tokenizer, self.engine)
 
     def measured(self) -> dict[str, Any]:
         """The fields that decide the results, for the manifest and identities."""

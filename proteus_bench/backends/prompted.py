@@ -111,10 +111,11 @@ def windows(begin_id: int, ids: list[int], limit: int | None) -> list[tuple[list
 def _joined(tokenizer: Any, ask: Ask, parts: list[tuple[AskIds, Answer]], context_tokens: int) -> Reply:
     """One reply of the windows of a document; of one answer otherwise."""
     ids = replace(parts[0][0], gold_ids=[token for part, _ in parts for token in part.gold_ids])
+    logprobs = [answer.gold_logprob for _, answer in parts]
     answer = replace(
         parts[0][1],
-        gold_logprob=sum(answer.gold_logprob for _, answer in parts),
+        gold_logprob=None if None in logprobs else sum(value for value in logprobs if value is not None),
         seconds=sum(answer.seconds for _, answer in parts),
-        gold_is_greedy=all(answer.gold_is_greedy for _, answer in parts),
+        gold_is_greedy=None if None in logprobs else all(answer.gold_is_greedy for _, answer in parts),
     )
     return reply_of(tokenizer, ask, ids, answer, context_tokens)

@@ -72,6 +72,8 @@ def _run(
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16, outside the zoo.")] = None,
     chat: Annotated[bool | None, typer.Option("--chat/--base", help="Ask through the chat template, or plainly.")] = None,
     train_length: Annotated[int | None, typer.Option(min=1, help="Tokens, where the model does not say.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder with the tokenizer of a server's model.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Options of vLLM's engine: key=value,key=value.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the same settings.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     json: Json = False,
@@ -95,6 +97,8 @@ def _run(
         "dtype": dtype,
         "chat": chat,
         "train_length": train_length,
+        "tokenizer": tokenizer,
+        "engine": None if engine is None else split_schedules(engine),
         "schedules": None if schedules is None else split_schedules(schedules),
     }
     raise typer.Exit(run_command(load_spec(flags, config), dry_run=dry_run, as_json=json))

@@ -24,7 +24,8 @@ Tier = Literal["V0", "V1", "V2", "V3", "V4"]
 
 
 class Row(Strict):
-    """One question of a cell's log. ``logprob``: nats of the whole gold answer, None when it was not finite."""
+    """One question of a cell's log. ``logprob``: nats of the whole gold answer, None when it was not finite, or where the
+    model gives none (``unscored``)."""
 
     index: int = Field(ge=0, lt=1_000_000)
     question: int = Field(ge=0, lt=10_000)
@@ -42,6 +43,7 @@ class Row(Strict):
     strict: Share
     compat: Share
     unlocks: list[int] | None = Field(default=None, max_length=1 << 16)
+    unscored: bool = False
 
 
 class TimingCell(Strict):

@@ -178,8 +178,10 @@ def _length_notes(scores: Sequence[MethodScore], methods: Sequence[Shown]) -> li
 
 
 def _diverged_notes(scores: Sequence[MethodScore]) -> list[str]:
-    diverged = sorted({s.model for s in scores if s.logprob is None})
-    return [f"the state of {model} diverged on some items (log-probability not finite)" for model in diverged]
+    diverged = sorted({s.model for s in scores if s.logprob is None and not s.unscored})
+    notes = [f"the state of {model} diverged on some items (log-probability not finite)" for model in diverged]
+    unscored = sorted({s.model for s in scores if s.unscored})
+    return notes + [f"{model} gives no log-probabilities: only its answers are scored" for model in unscored]
 
 
 def report_console(stream: Any = None) -> Console:

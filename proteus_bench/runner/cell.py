@@ -42,7 +42,7 @@ def run_cell(job: CellJob) -> None:
         suite = plan_suite(job.suite)
         backend = opened(parse(job.key.model), job.key.seed, job.settings)
         held = {(row["index"], row["question"]) for row in log.rows}
-        size = max(1, job.batch_tokens // job.key.length)
+        size = max(job.batch_tokens // job.key.length, getattr(backend, "batch_items", 1))
         for start in range(0, job.count, size):
             end = min(start + size, job.count)
             if all((index, question) in held for index in range(start, end) for question in range(job.questions)):
@@ -111,7 +111,8 @@ def _rows(
                     "output": reply.output,
                     "output_ids": reply.output_ids,
                     "gold_tokens": reply.gold_tokens,
-                    "logprob": logprob if math.isfinite(logprob) else None,
+                    "logprob": logprob if logprob is not None and math.isfinite(logprob) else None,
+                    **({"unscored": True} if logprob is None else {}),
                     **_named_scorers(item),
                     "strict": scores.strict,
                     "compat": scores.compat,

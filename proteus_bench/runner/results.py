@@ -45,7 +45,7 @@ class CellResult:
 
 @dataclass(frozen=True)
 class MethodScore:
-    """One method on one task and length, over its seeds."""
+    """One method on one task and length, over its seeds. unscored: the model gives no log-probabilities."""
 
     model: str
     task: str
@@ -54,6 +54,7 @@ class MethodScore:
     logprob: float | None
     seeds: int
     items: int
+    unscored: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,13 @@ def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult
     """Metrics of the rows of one cell, clustered by item. ``complete``: all planned questions are there."""
     interval = cell_ci([row["strict"] for row in rows], [row["item"] for row in rows])
     logprobs = [row["logprob"] for row in rows]
-    finite = all(value is not None for value in logprobs)
+    known = all(value is not None for value in logprobs)
+    finite = all(row["logprob"] is not None or row.get("unscored") for row in rows)
     return CellResult(
         key=key,
         interval=interval,
         compat=float(np.mean([row["compat"] for row in rows])),
-        logprob=float(np.mean(logprobs)) if finite else None,
+        logprob=float(np.mean(logprobs)) if known else None,
         n=len({row["item"] for row in rows}),
         rows=len(rows),
         status=("complete" if finite else "diverged") if complete else "partial",
@@ -131,7 +133,8 @@ def method_score(model: str, task: str, length: int, cells: Mapping[CellKey, Seq
         interval = crossed_anova(matrix.scores)
     logprobs = [row["logprob"] for row in every]
     mean = None if any(value is None for value in logprobs) else float(np.mean(logprobs))
-    return MethodScore(model, task, length, interval, mean, len(matrix.seeds), len(matrix.items))
+    unscored = any(row.get("unscored") for row in every)
+    return MethodScore(model, task, length, interval, mean, len(matrix.seeds), len(matrix.items), unscored)
 
 
 def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comparison]:
