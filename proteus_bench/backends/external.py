@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
-from proteus_bench.backends.base import Settings
+from proteus_bench.backends.base import BackendInfo, Settings
 from proteus_bench.backends.weights import Weights
 from proteus_bench.errors import InvalidFileError, UsageError
 from proteus_bench.grammar import ModelSpec
 from proteus_bench.registry import schedule_classes
 from proteus_bench.schedules import Capacity
+from proteus_bench.store.canonical import canonical_json, digest, file_digest
 from proteus_bench.store.folder import read_json
 
 CONFIG = "config.json"
@@ -107,3 +109,39 @@ def size_name(parameters: int) -> str:
         if parameters >= unit:
             return f"{parameters / unit:.2g}{sign}" if parameters < 10 * unit else f"{parameters // unit}{sign}"
     return str(parameters)
+
+
+def weights_digest(folder: Path) -> str:
+    """sha256 of the weights: of the file where there is one, over the names and hashes of several."""
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    if not files:
+        raise InvalidFileError(f"{folder} holds no weights (*.safetensors, *.bin)")
+    if len(files) == 1:
+        return file_digest(files[0])
+    return digest({path.name: file_digest(path) for path in files})
+
+
+def folder_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a checkpoint folder without the path that it was saved from."""
+    return {key: value for key, value in read_json(folder / CONFIG).items() if key != "_name_or_path"}
+
+
+def external_info(
+    spec: ModelSpec, seed: int, settings: Settings, weights: Weights, config: dict[str, Any], *, tokenizer: Any, **known: Any
+) -> BackendInfo:
+    """Who answers outside the zoo. known: the fields of BackendInfo that the back end found out; ``extra`` joins its settings."""
+    extra = known.pop("extra", {})
+    name = f"{spec.source}:{Path(spec.name).expanduser().resolve().name}"
+    return BackendInfo(
+        **({"model": name, "size": spec.size or size_name(known["n_params"])} | known),
+        schedule=spec.schedule or weights.trained,
+        seed=seed,
+        config_sha256=hashlib.sha256(canonical_json(config)).hexdigest(),
+        tokenizer_sha256=tokenizer.fingerprint,
+        memory=weights.memory,
+        trained_schedule=weights.trained,
+        capacity=weights.capacity.as_dict(),
+        config=config,
+        backend=spec.source,
+        settings={"prompting": "chat" if settings.chat else "base", **extra},
+    )

@@ -5,26 +5,24 @@ What the prompts of one context have in common is read once (`hf_model`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proteus_bench.backends.base import Answer, AskIds, BackendInfo, Ids, Settings
+from proteus_bench.backends.base import Answer, AskIds, Ids, Settings
 from proteus_bench.backends.external import (
-    CONFIG,
     OWN,
     checkpoint_folder,
+    external_info,
     external_weights,
+    folder_config,
     position_limit,
-    size_name,
     train_length_of,
+    weights_digest,
 )
 from proteus_bench.backends.prompted import PromptedBackend
 from proteus_bench.errors import EnvironmentFault, InvalidFileError
 from proteus_bench.grammar import ModelSpec
-from proteus_bench.store.canonical import canonical_json, digest, file_digest
-from proteus_bench.store.folder import read_json
 
 
 class HFBackend(PromptedBackend):
@@ -36,7 +34,7 @@ class HFBackend(PromptedBackend):
         from proteus_bench.backends.hf_tokenizer import HFTokenizer
 
         folder = checkpoint_folder(spec, seed)
-        config = {key: value for key, value in read_json(folder / CONFIG).items() if key != "_name_or_path"}
+        config = folder_config(folder)
         if config.get("model_type") == OWN:
             import proteus_models.hf  # noqa: F401  makes transformers know the type
         weights = external_weights(spec)
@@ -47,28 +45,13 @@ class HFBackend(PromptedBackend):
             self.model.set_capacity(weights.capacity)
         self._reader = CachedModel(self.model)
         self._ends = self._tokenizer.end_ids | _end_ids(self.model.generation_config)
-        n_params = sum(parameter.numel() for parameter in self.model.parameters())
-        self.info = BackendInfo(
-            model=f"{spec.source}:{Path(spec.name).expanduser().resolve().name}",
-            schedule=spec.schedule or weights.trained,
-            size=spec.size or size_name(n_params),
-            seed=seed,
-            n_params=n_params,
+        self.info = external_info(
+            spec, seed, settings, weights, config, tokenizer=self._tokenizer,
+            n_params=sum(parameter.numel() for parameter in self.model.parameters()),
             state_bytes=int(self.model.model.init_state(1).nbytes) if config.get("model_type") == OWN else 0,
-            train_length=train_length,
-            max_length=position_limit(config),
-            dtype=str(self.model.dtype).removeprefix("torch."),
-            device=self.model.device.type,
-            sha256=weights_digest(folder),
-            config_sha256=hashlib.sha256(canonical_json(config)).hexdigest(),
-            tokenizer_sha256=self._tokenizer.fingerprint,
-            memory=weights.memory,
-            trained_schedule=weights.trained,
-            capacity=weights.capacity.as_dict(),
-            config=config,
-            backend=spec.source,
-            settings={"prompting": "chat" if settings.chat else "base"},
-        )
+            train_length=train_length, max_length=position_limit(config),
+            dtype=str(self.model.dtype).removeprefix("torch."), device=self.model.device.type, sha256=weights_digest(folder),
+        )  # fmt: skip
 
     def memory_model(self) -> Any:
         """The memory for the state side of probes, of our own models; None for others."""
@@ -91,16 +74,6 @@ class HFBackend(PromptedBackend):
         from proteus_bench.backends.recurrent import answer_recurrent
 
         return answer_recurrent(self._reader, contexts, questions)
-
-
-def weights_digest(folder: Path) -> str:
-    """sha256 of the weights: of the file where there is one, over the names and hashes of several."""
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
-    if not files:
-        raise InvalidFileError(f"{folder} holds no weights (*.safetensors, *.bin)")
-    if len(files) == 1:
-        return file_digest(files[0])
-    return digest({path.name: file_digest(path) for path in files})
 
 
 def _load(folder: Path, settings: Settings) -> Any:
