@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import shutil
 import time
@@ -23,9 +24,9 @@ from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 from proteus_models.recipe import Branch, Phase, Recipe, RecipeError
 from proteus_models.titans import mean_active
-from proteus_models.tokenizer import MicroTokenizer
-from proteus_models.train import PhaseTrainer, Progress
+from proteus_models.train import PhaseTrainer
 from proteus_models.train_data import DataConfig, RowSource
+from proteus_models.train_state import Progress
 from proteus_models.training_recipe import training_schedule
 from proteus_models.training_schedule import TrainingSchedule
 from proteus_models.zoo import tokenizer as zoo_tokenizer
@@ -36,7 +37,7 @@ Report = Callable[[dict[str, Any]], None]
 
 def dry_run(recipe: Recipe) -> dict[str, Any]:
     """Parameters and tokens without training: what the recipe would cost."""
-    model = DecoderLM(_config(recipe, recipe.branches[0], zoo_tokenizer().vocab_size))
+    model = DecoderLM(model_config(recipe, recipe.branches[0], zoo_tokenizer().vocab_size))
     for each in recipe.branches:
         training_schedule(recipe, each)
     n = sum(p.numel() for p in model.parameters())
@@ -60,7 +61,7 @@ def train_recipe(
         if name not in names:
             raise UsageError(f"recipe {recipe.name} has no branch {name!r}; it has {', '.join(names)}")
     tokenizer = zoo_tokenizer()
-    trunk_config = _config(recipe, None, tokenizer.vocab_size)
+    trunk_config = model_config(recipe, None, tokenizer.vocab_size)
     base = work / f"{recipe.name}-{recipe.sha256[:8]}-seed{seed}"
     trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, base / "trunk", "trunk", seed, report)
     written = []
@@ -71,28 +72,31 @@ def train_recipe(
         if (target / "card.json").exists():
             written.append(target)
             continue
-        config = _config(recipe, branch, tokenizer.vocab_size)
+        config = model_config(recipe, branch, tokenizer.vocab_size)
         training = training_schedule(recipe, branch)
         model, progress = _phase(
             config, trunk.state_dict(), recipe.branch, base / branch.name, "branch", seed, report, training
         )
         model.set_capacity(config.capacity)  # the span back at N
-        card = _card(recipe, branch, config, seed, trunk_progress, progress, tokenizer, model)
-        if training is not None:
-            card["training_schedule"] = training.as_dict()
+        facts = {
+            "protocol": "branching", "tokenizer": tokenizer.fingerprint, "data": asdict(DataConfig(**recipe.branch.data)),
+        }  # fmt: skip
+        card = make_card(recipe, branch, config, seed, trunk_progress, progress, model, training) | facts
         save_checkpoint(target, model, card)
-        _share_tokenizer(zoo)
+        share_tokenizer(zoo, zoo_root() / "tokenizer.json")
         written.append(target)
     return written
 
 
-def _share_tokenizer(zoo: Path) -> None:
+def share_tokenizer(zoo: Path, source: Path) -> None:
     """A zoo of its own answers questions only with the tokenizer that its models were trained with."""
     if not (zoo / "tokenizer.json").exists():
-        shutil.copyfile(zoo_root() / "tokenizer.json", zoo / "tokenizer.json")
+        own = zoo / f".tokenizer-{os.getpid()}"  # whole or not at all, though trainings that end together both write it
+        shutil.copyfile(source, own)
+        own.replace(zoo / "tokenizer.json")
 
 
-def _config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
+def model_config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConfig:
     """The model of a branch; the trunk (None) is the static model with the recipe's own axis and start."""
     span = recipe.model["train_length"]
     static = Capacity.static(span=span, **recipe.capacity)  # type: ignore[arg-type]
@@ -128,21 +132,22 @@ def _source(data: str, seed: int) -> RowSource:
     return RowSource(zoo_tokenizer(), DataConfig(**json.loads(data)), seed)
 
 
-def _card(
-    recipe: Recipe, branch: Branch, config: ModelConfig, seed: int, trunk: Progress, own: Progress,
-    tokenizer: MicroTokenizer, model: DecoderLM,
+def make_card(
+    recipe: Recipe, branch: Branch, config: ModelConfig, seed: int, trunk: Progress, own: Progress, model: DecoderLM,
+    training: TrainingSchedule | None,
 ) -> dict[str, Any]:  # fmt: skip
-    return {
+    """What every trained model's card says; the caller adds its protocol and its data."""
+    card = {
         "name": branch.name, "seed": seed, "status": "diverged" if "diverged" in (trunk.status, own.status) else "complete",
         "train_length": config.train_length, "capacity": config.capacity.as_dict(), "mean_active": mean_active(config),
         "n_parameters": sum(p.numel() for p in model.parameters()),
         "state_bytes": model.init_state(1).nbytes,
-        "recipe": recipe.name, "recipe_sha256": recipe.sha256, "protocol": "branching",
-        "tokenizer": tokenizer.fingerprint, "data": asdict(DataConfig(**recipe.branch.data)), "data_split": "train",
+        "recipe": recipe.name, "recipe_sha256": recipe.sha256, "data_split": "train",
         "trunk": _summary(trunk), "branch": _summary(own), "tokens": trunk.tokens + own.tokens,
         "machine": {"torch": torch.__version__, "threads": torch.get_num_threads(), "python": platform.python_version()},
         "written": time.strftime("%Y-%m-%d", time.gmtime()),
     }  # fmt: skip
+    return card if training is None else card | {"training_schedule": training.as_dict()}
 
 
 def _summary(p: Progress) -> dict[str, Any]:

@@ -118,29 +118,31 @@ def load_recipe(path: Path) -> Recipe:
 
 def _recipe(raw: dict[str, Any]) -> Recipe:
     known = {"name", "backbone", "model", "capacity", "trunk", "branch", "branches", "training_schedule"}
-    _only(raw, known, "recipe")
+    only(raw, known, "recipe")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
-    branches = tuple(_make(Branch, b) for b in raw["branches"])
+    branches = tuple(make(Branch, b) for b in raw["branches"])
     names = [b.name for b in branches]
     if len(set(names)) != len(names):
         raise ValueError("two branches have one name")
     return Recipe(
         name=raw["name"], backbone=raw["backbone"], model=raw["model"], capacity=raw["capacity"],
         trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
-        training=_make(TrainingTable, raw["training_schedule"]) if "training_schedule" in raw else None,
+        training=make(TrainingTable, raw["training_schedule"]) if "training_schedule" in raw else None,
     )  # fmt: skip
 
 
 def _phase(raw: dict[str, Any]) -> Phase:
-    return _make(Phase, raw | {"stages": tuple(_make(Stage, s) for s in raw["stages"])})
+    return make(Phase, raw | {"stages": tuple(make(Stage, s) for s in raw["stages"])})
 
 
-def _make(kind: type, raw: dict[str, Any]) -> Any:
-    _only(raw, {f.name for f in fields(kind)}, kind.__name__.lower())
+def make(kind: type, raw: dict[str, Any]) -> Any:
+    """A dataclass from a table of TOML; ValueError names an unknown key."""
+    only(raw, {f.name for f in fields(kind)}, kind.__name__.lower())
     return kind(**raw)
 
 
-def _only(raw: dict[str, Any], known: set[str], where: str) -> None:
+def only(raw: dict[str, Any], known: set[str], where: str) -> None:
+    """ValueError for a key that is not known."""
     unknown = sorted(set(raw) - known)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} in {where}; known: {', '.join(sorted(known))}")

@@ -28,6 +28,10 @@ class MicroTokenizer:
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """As `encode`, on all cores."""
+        return [e.ids for e in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
     def decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
@@ -44,6 +48,9 @@ class MicroTokenizer:
     def end_ids(self) -> frozenset[int]:
         """What a model may end a text with."""
         return frozenset([self.id(EOS)])
+
+    def token(self, id: int) -> str:
+        return str(self._tokenizer.id_to_token(id))
 
     def id(self, token: str) -> int:
         found = self._tokenizer.token_to_id(token)

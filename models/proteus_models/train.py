@@ -80,6 +80,12 @@ class PhaseTrainer:
             self.gate.remove()
         return p
 
+    def weights(self) -> dict[str, torch.Tensor] | None:
+        """The whole weights on the CPU, in the main process; every process must ask."""
+        named = ((name, whole(t).detach()) for name, t in self.raw.state_dict().items())
+        found = {name: t.cpu() for name, t in named if self.processes.is_main}
+        return found if self.processes.is_main else None
+
     def _step(self, stage: Stage) -> bool:
         """One optimizer step; whether it is time to save, on which the processes agree by the main one's clock."""
         p = self.progress
