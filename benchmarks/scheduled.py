@@ -98,7 +98,7 @@ def op_step(config: ModelConfig, length: int) -> Step:
 
 
 def _given(config: ModelConfig, length: int) -> dict[str, Any]:
-    """The arguments of the kernel's chunked form inside the mixer, as leaves with a gradient."""
+    """The arguments of the kernel's chunked form inside the mixer, as leaves."""
     (mixer, x, _), kernel, found = _mixer(config, length), KERNELS[config.mixer], {}
     right = kernel.chunk
 
@@ -111,7 +111,7 @@ def _given(config: ModelConfig, length: int) -> dict[str, Any]:
         mixer.mix(x, mixer.init_state(1), None, "chunk")
     finally:
         kernel.chunk = right
-    return {name: map_tensors(value, lambda t: t.detach().clone().requires_grad_()) for name, value in found.items()}
+    return {name: map_tensors(value, lambda t: t.detach().clone().requires_grad_(t.requires_grad)) for name, value in found.items()}
 
 
 LEVELS: dict[str, Callable[[ModelConfig, int], Step]] = {"op": op_step, "mixer": mixer_step, "model": model_step}

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from proteus_kernels.masks import Counts, counts, segments
-from proteus_kernels.pieces import AXIS_DIM, Piece, cut, share
+from proteus_kernels.pieces import AXIS_DIM, Piece, cut, may_share, share
 
 MatrixOut = tuple[Tensor, Tensor]
 
@@ -136,10 +135,6 @@ def _locked(g: Tensor | None, *, read: str, decay_locked: str, undecayed: bool) 
     )
 
 
-SHARED = 256
-"""Positions that a piece has at least where neighbours may share one; measured, see the lab notes."""
-
-
 def scan(
     x: Parts,
     active: Sequence[int] | None,
@@ -193,12 +188,9 @@ def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], a
 
 def _pieces(active: Sequence[int] | None, length: int, state: Tensor, axis: str, core: Core) -> list[Piece]:
     """Shared pieces where a locked coordinate holds nothing and nobody asks for its gradient, else one for each count."""
-    size = core.chunk_size
-    if active is None or axis == "head" or not core.shares or state.requires_grad or any(b < a for a, b in pairwise(active)):
-        return cut(active, length, state, axis, size)
-    if state.narrow(AXIS_DIM[axis], active[0], state.shape[AXIS_DIM[axis]] - active[0]).any():
-        return cut(active, length, state, axis, size)
-    return share(active, length, axis, size, SHARED)
+    if active is not None and core.shares and may_share(active, [state], axis):
+        return share(active, state, axis, core.chunk_size)
+    return cut(active, length, state, axis, core.chunk_size)
 
 
 Factors = Callable[[Tensor | None], Locked]

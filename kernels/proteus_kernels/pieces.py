@@ -19,6 +19,7 @@ from torch import Tensor
 from proteus_kernels.masks import segments
 
 AXIS_DIM = {"head": 1, "key": 2, "value": 3}
+LEAST = (512, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +62,7 @@ class Piece:
     def _masked(self, x: Tensor, kind: str) -> Tensor:
         if self.counts is None or kind != self.axis:
             return x
-        counts = torch.tensor(self.counts, device=x.device).view(self.chunks, 1, self.size, 1)
-        return x.mul_(torch.arange(self.opened, device=x.device) < counts)
+        return x.mul_(prefixes(self.counts, self.opened, x).view(self.chunks, 1, self.size, -1))
 
 
 def cut(active: Sequence[int] | None, length: int, state_BHKV: Tensor, axis: str, size: int) -> list[Piece]:
@@ -73,15 +73,33 @@ def cut(active: Sequence[int] | None, length: int, state_BHKV: Tensor, axis: str
     ]  # fmt: skip
 
 
-def share(active: Sequence[int], length: int, axis: str, size: int, least: int) -> list[Piece]:
-    """A non-decreasing schedule in runs of at least `least` positions, the last perhaps shorter."""
-    edges = [0]
+def may_share(active: Sequence[int], states: Sequence[Tensor], axis: str) -> bool:
+    """Key or value axis, coordinates only ever open, and the locked ones hold zero and want no gradient."""
+    if axis == "head" or any(b < a for a, b in pairwise(active)) or any(x.requires_grad for x in states):
+        return False
+    dim = AXIS_DIM[axis]
+    return not any(x.narrow(dim, active[0], x.shape[dim] - active[0]).any() for x in states)
+
+
+def prefixes(active: Sequence[int], dim: int, like: Tensor) -> Tensor:
+    """One where a coordinate is open at a position, else zero: [T, dim]."""
+    return (torch.arange(dim, device=like.device) < torch.tensor(active, device=like.device)[:, None]).to(like.dtype)
+
+
+def least(state: Tensor) -> int:
+    """Positions that make a shared piece worth its calls; measured. A small state is quick, its calls weigh more."""
+    return LEAST[0] if state.numel() < 2**15 else LEAST[1]
+
+
+def share(active: Sequence[int], state: Tensor, axis: str, size: int) -> list[Piece]:
+    """A non-decreasing schedule in runs of `least` positions or more, the last perhaps shorter."""
+    edges, length, enough = [0], len(active), least(state)
     for _, stop, _ in segments(active, length, active[-1]):
         grid = min(length, -(-stop // size) * size)
-        if grid - edges[-1] >= least or grid == length:
+        if grid - edges[-1] >= enough or grid == length > edges[-1]:
             edges.append(grid)
     pieces: list[Piece] = []
-    for start, stop in pairwise(sorted(set(edges))):
+    for start, stop in pairwise(edges):
         counts = tuple(active[start:stop])
         pieces += _chunked(start, stop, size, axis, counts[-1], counts)
     return pieces

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from proteus_kernels.masks import Counts, counts, cut_time
 from proteus_kernels.matrix import AXIS_DIM, memory_axis_size, prefix_mask
+from proteus_kernels.pieces import may_share, prefixes, share
 from proteus_kernels.titans_common import TitansState, pieces
 from proteus_kernels.titans_dual import dual
 from proteus_kernels.titans_dual_forward import Run
@@ -89,7 +90,10 @@ def chunk(
         )  # fmt: skip
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
     dim = memory_axis_size(axis, memory)
-    q, k, v = (x.transpose(1, 2) for x in (q_BTHK * q_BTHK.shape[-1] ** -0.5, k_BTHK, v_BTHV))
+    q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
+    if active is not None and gate == "both" and _shares(active, state, axis, decay_locked):
+        q_BTHK, k_BTHK, v_BTHV, active = _shared(q_BTHK, k_BTHK, v_BTHV, active, memory, axis, inner)
+    q, k, v = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV))
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     length, outs, pre = q.shape[2], [], read == "pre"
     spans = list(pieces(active, length, dim, inner, state.offset))
@@ -109,6 +113,23 @@ def chunk(
     out = (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
     offset = (state.offset + length) % inner
     return out, TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
+
+
+def _shares(active: Sequence[int], state: TitansState, axis: str, decay_locked: str) -> bool:
+    """Whether masked inputs make a piece out of several counts (see `pieces`): locked parts hold nothing."""
+    parts = (*state.weights, *state.momentum, *state.anchor)
+    return decay_locked == "masked" and state.offset == 0 and may_share(active, parts, axis)
+
+
+def _shared(
+    q: Tensor, k: Tensor, v: Tensor, active: Sequence[int], memory: Tensor, axis: str, inner: int
+) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    """Masked inputs, and the counts of fewer and longer pieces."""
+    longer = [p.opened for p in share(active, memory, axis, inner) for _ in range(p.start, p.stop)]
+    if longer != list(active):
+        mask = prefixes(active, k.shape[-1] if axis == "key" else v.shape[-1], q)[:, None]
+        q, k, v = (q * mask, k * mask, v) if axis == "key" else (q, k, v * mask)
+    return q, k, v, longer
 
 
 Trio = tuple[Tensor, Tensor, Tensor]

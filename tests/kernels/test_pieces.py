@@ -10,9 +10,9 @@ import torch
 from helpers import H, K, V, delta_inputs, everything, staircase, worst
 from torch import Tensor
 
-from proteus_kernels import comba, delta, linear, matrix
+from proteus_kernels import comba, delta, linear, pieces, titans_linear
 from proteus_kernels.linear import LinearState
-from proteus_kernels.pieces import share
+from proteus_kernels.titans_common import TitansState
 
 LENGTH = 31
 
@@ -36,8 +36,17 @@ def _retnet(form: str, x: dict[str, Tensor], **choices: Any) -> list[Tensor]:
     return [y, end.memory_BHKV]
 
 
+def _titans(form: str, x: dict[str, Tensor], **choices: Any) -> list[Tensor]:
+    given = {n: x[n] for n in ("q_BTHK", "k_BTHK", "v_BTHV")}
+    gates = {"log_keep_BTH": 0.3 * x["log_decay_BTH"], "log_eta_BTH": x["log_decay_BTH"], "theta_BTH": 0.2 * x["beta_BTH"]}
+    start = TitansState.start((x["state_BHKV"],))
+    choices = {n: c for n, c in choices.items() if n != "chunk_size"}
+    y, end = getattr(titans_linear, form)(**given, **gates, state=start, inner=5, **choices)
+    return [y, *end.weights, *end.momentum, *end.anchor]
+
+
 Form = Callable[..., list[Tensor]]
-RULES: dict[str, Form] = {"gdn": _delta, "deltanet": _deltanet, "comba": _comba, "retnet": _retnet}
+RULES: dict[str, Form] = {"gdn": _delta, "deltanet": _deltanet, "comba": _comba, "retnet": _retnet, "titans": _titans}
 
 
 def _inputs(start: str) -> dict[str, Tensor]:
@@ -54,7 +63,7 @@ def _gap(rule: Form, start: str, active: list[int], **choices: Any) -> float:
 
 @pytest.fixture(params=[1, 8, 100])
 def least(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(matrix, "SHARED", request.param)
+    monkeypatch.setattr(pieces, "LEAST", 2 * (request.param,))
     return int(request.param)
 
 
@@ -75,19 +84,18 @@ def test_a_state_that_holds_something_or_closes_is_cut(axis: str, start: str, le
         assert _gap(_delta, start, active, axis=axis) < 1e-11
 
 
-def test_pieces_tile_time_on_the_grid_and_mask_what_they_mix() -> None:
+def test_pieces_tile_time_on_the_grid_and_mask_what_they_mix(least: int) -> None:
     active = staircase(40, 6, 1, 8)
-    for least in (1, 7, 12, 100):
-        pieces = share(active, 40, "key", 4, least)
-        assert [p.start for p in pieces] == [0, *(p.stop for p in pieces[:-1])]
-        assert pieces[-1].stop == 40
-        assert all(p.start % 4 == 0 and p.stop - p.start >= min(least, 4) for p in pieces)
-        for p in pieces:
-            inside = active[p.start : p.stop]
-            assert p.opened == max(inside)
-            assert (p.counts is None) == (min(inside) == p.opened)
-            assert p.counts is None or list(p.counts) == inside
-    assert len(share(active, 40, "key", 4, 100)) == 1
+    found = pieces.share(active, torch.zeros(1, 1, 8, 8), "key", 4)
+    assert [p.start for p in found] == [0, *(p.stop for p in found[:-1])]
+    assert found[-1].stop == 40
+    assert all(p.start % 4 == 0 and p.stop - p.start >= min(least, 4) for p in found)
+    for p in found:
+        inside = active[p.start : p.stop]
+        assert p.opened == max(inside)
+        assert (p.counts is None) == (min(inside) == p.opened)
+        assert p.counts is None or list(p.counts) == inside
+    assert len(found) == {1: 7, 8: 4, 100: 1}[least]
 
 
 def test_inputs_of_locked_coordinates_cannot_matter_in_a_shared_piece(least: int) -> None:
