@@ -1,6 +1,7 @@
 """The model grammar ``[source:]name[+schedule][@size]``, parsed once.
 
     titans  titans+proteus  comba+stretched(factor=2)  swla+proteus(blocks=8,gate=read)@micro  hf:./ckpt  vllm:./ckpt
+    lm-eval:NAME(arguments), a model type of lm-eval and its --model_args: lm-eval:hf(pretrained=./ckpt,dtype=float32)
 
 ``proteus`` is the paper's preset (arXiv 2608.16844): uniform prefix, 16 blocks, reads and writes gated. In parentheses
 stand the schedule's own parameters, any field of a capacity (blocks, span, axis, gate, ...), and `weights=NAME`: run on
@@ -23,7 +24,7 @@ from proteus_bench.schedules import CHOICES, Capacity, Schedule, Static, build_s
 Value = bool | int | float | str
 
 ZOO = "zoo"
-PATH_SOURCES = ("hf", "vllm")
+PATH_SOURCES = ("hf", "vllm", "openai", "lm-eval")
 SIZES = ("micro", "340m", "760m", "1.3b")
 NO_FIXED_STATE = ("transformer", "transformer++")
 DEFAULT_BLOCKS = 16
@@ -43,7 +44,7 @@ _MAX_CHARS = 4096
 class ModelSpec:
     """A parsed model. ``params`` and ``overrides`` are (name, value) pairs in canonical order; ``str()`` is canonical.
 
-    source: ``zoo`` (a model by name) or a path source (``hf``, ``vllm``), whose ``name`` is the path, kept verbatim.
+    source: ``zoo`` (a model by name) or a path source (PATH_SOURCES), whose ``name`` is what stands behind it, kept verbatim.
     schedule: the name as written, None for the model as it is. size: None unless it was written.
     """
 

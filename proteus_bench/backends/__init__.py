@@ -22,6 +22,9 @@ __all__ = [
 SOURCES: dict[str, tuple[str, str, str]] = {
     "zoo": ("proteus_bench.backends.local:LocalBackend", "", ""),
     "hf": ("proteus_bench.backends.hf:HFBackend", "transformers", "hf"),
+    "vllm": ("proteus_bench.backends.vllm:open_vllm", "transformers", "hf"),
+    "openai": ("proteus_bench.backends.server:ServerBackend", "transformers", "hf"),
+    "lm-eval": ("proteus_bench.backends.harness:HarnessBackend", "lm_eval", "lm-eval"),
 }
 """By source of the grammar: the class, the package that it needs and the extra that brings it. See `base`."""
 

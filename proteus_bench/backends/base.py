@@ -56,9 +56,10 @@ DEFAULT = Settings()
 class Ask:
     """One question in text. The prompt is context + text + answer_prefix; ``gold`` continues it, with its leading space.
 
-    stop: the rule of `encoding.STOP_SIGNS` that ends an answer; until: strings that end it besides, and not None lets the
-    model's own end token end it too (outside the zoo it always does). max_new_tokens 0: only the log-probability is wanted. Where context and prompt are empty, the gold is a
-    whole document and follows the begin token; where only the question is empty, the gold follows the context.
+    stop: the rule of `encoding.STOP_SIGNS` that ends an answer. until: strings that end it besides; not None lets the model's
+    own end token end it too (outside the zoo it always does). max_new_tokens 0: only the log-probability is wanted. Where
+    context and prompt are empty, the gold is a whole document and follows the begin token; where only the question is
+    empty, the gold follows the context.
     """
 
     text: str

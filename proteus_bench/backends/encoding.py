@@ -65,6 +65,11 @@ def ids_that_begin_with(tokenizer: Any, texts: tuple[str, ...]) -> frozenset[int
     return _STOPS[key]
 
 
+def stop_strings(rule: str) -> list[str]:
+    """The same rule as strings, for a model that is asked in text."""
+    return list(STOP_SIGNS[rule])
+
+
 def cut_at_stop(text: str, rule: str) -> str:
     """What a text answer holds before the first sign that ends it, as if its tokens had been looked at one by one."""
     ends = [at for sign in STOP_SIGNS[rule] if (at := text.find(sign)) >= 0]

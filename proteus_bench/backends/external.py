@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ _LENGTHS = (
 
 def external_weights(spec: ModelSpec) -> Weights:
     """What answers for ``hf:PATH`` and the like. A schedule can be put on our own checkpoints only (UsageError, exit 2)."""
-    folders = seed_folders(spec.name)
+    folders = {} if "(" in spec.name else seed_folders(spec.name)  # NAME(arguments) is no path
     own = own_capacity(next(iter(folders.values()), None))
     if own is None and spec.schedule is not None:
         raise UsageError(f"{spec}: only models of proteus-bench have a memory to open by a schedule; ask without it")
@@ -145,3 +146,32 @@ def external_info(
         backend=spec.source,
         settings={"prompting": "chat" if settings.chat else "base", **extra},
     )
+
+
+def count_parameters(folder: Path) -> int:
+    """Numbers in a folder's weights, from the headers of its safetensors files; 0 for other formats."""
+    from safetensors import safe_open
+
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "np") as weights:
+            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
+
+
+def own_state_bytes(config: dict[str, Any]) -> int:
+    """Bytes of the state of one of our own models, by its configuration: nothing is loaded."""
+    import torch
+
+    from proteus_models.config import ModelConfig
+    from proteus_models.decoder import DecoderLM
+
+    with torch.device("meta"):
+        return int(DecoderLM(ModelConfig.from_dict(config["architecture"])).init_state(1).nbytes)
+
+
+def end_ids(folder: Path, config: dict[str, Any]) -> frozenset[int]:
+    """The tokens at which a model says that its text ends, from its generation settings or its configuration."""
+    path = folder / "generation_config.json"
+    found = (read_json(path) if path.is_file() else config).get("eos_token_id")
+    return frozenset([found] if isinstance(found, int) else found or ())

@@ -15,26 +15,23 @@ _SEAM_SLACK = 2
 
 
 class HFTokenizer(FileTokenizer):
-    """Same ids as the folder's tokenizer. `special_tokens`: what the folder's rules, or its chat template, put round a prompt.
+    """Same ids as the tokenizer of a folder, or as one that is loaded. `special_tokens`: what its rules, or its chat template,
+    put round a prompt.
 
     chat: a prompt is a user's turn and the answer prefix begins the assistant's. InvalidFileError for a folder without a fast
     tokenizer, UsageError for chat without a template.
     """
 
-    def __init__(self, folder: Path, chat: bool = False) -> None:
+    def __init__(self, source: Any, chat: bool = False) -> None:
         from tokenizers import Tokenizer
-        from transformers import AutoTokenizer
 
-        try:
-            self.whole: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise InvalidFileError(f"{folder} has no tokenizer that transformers can read: {reason}"[:400]) from error
+        self.whole: Any = _of_folder(source) if isinstance(source, Path) else source
+        name = source if isinstance(source, Path) else getattr(source, "name_or_path", "the model")
         backend = getattr(self.whole, "backend_tokenizer", None)
         if backend is None:
-            raise InvalidFileError(f"{folder} has no tokenizer.json, by which its items could be made again")
+            raise InvalidFileError(f"{name} has no tokenizer.json, by which its items could be made again")
         if chat and not self.whole.chat_template:
-            raise UsageError(f"{folder} has no chat template: ask in base mode")
+            raise UsageError(f"{name} has no chat template: ask in base mode")
         self.chat = chat
         # What stands round a text, pads and limits are the prompt's business: one vocabulary, one fingerprint.
         bare = {"post_processor": None, "padding": None, "truncation": None}
@@ -84,3 +81,13 @@ class HFTokenizer(FileTokenizer):
     def _turn(self, content: str) -> str:
         message = [{"role": "user", "content": content}]
         return str(self.whole.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
+
+
+def _of_folder(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InvalidFileError(f"{folder} has no tokenizer that transformers can read: {reason}"[:400]) from error

@@ -1,4 +1,7 @@
-"""lm-eval's command line with our models: `python -m proteus_bench.lm_eval --model proteus --model_args model=gdn+proteus,seed=0 ...`"""
+"""lm-eval's command line with our models.
+
+python -m proteus_bench.lm_eval --model proteus --model_args model=gdn+proteus,seed=0 --tasks ...
+"""
 
 import proteus_bench.lm_eval  # noqa: F401  registers the model
 

@@ -61,21 +61,27 @@ class ProteusLM(LM):
         whole = getattr(self.backend.tokenizer, "whole", None)
         if whole is None or not whole.chat_template:
             raise UsageError(f"{self.backend.info.model} has no chat template")
-        keep_open = {"continue_final_message": True} if not add_generation_prompt else {}
-        return str(whole.apply_chat_template(chat_history, tokenize=False, add_generation_prompt=add_generation_prompt, **keep_open))
+        mode = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
+        return str(whole.apply_chat_template(chat_history, tokenize=False, **mode))
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-probability in nats, whether it is the greedy continuation) of each (context, continuation)."""
         replies = self._ask([_pair(*args) for args in _args(requests)])
-        return [(reply.gold_logprob, bool(reply.gold_is_greedy)) for reply in replies]
+        return [(self._nats(reply), bool(reply.gold_is_greedy)) for reply in replies]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-probability of each whole text behind the begin token, in windows where the model has a limit."""
-        return [reply.gold_logprob for reply in self._ask([("", Ask("", "", text, 0)) for (text,) in _args(requests)])]
+        replies = self._ask([("", Ask("", "", text, 0)) for (text,) in _args(requests)])
+        return [self._nats(reply) for reply in replies]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy continuations up to the strings in ``until``, at most ``max_gen_toks`` tokens."""
         return [reply.output for reply in self._ask([_generation(*args) for args in _args(requests)])]
+
+    def _nats(self, reply: Reply) -> float:
+        if reply.gold_logprob is None:
+            raise UsageError(f"{self.backend.info.model} gives no log-probabilities of a text")
+        return reply.gold_logprob
 
     def _ask(self, pairs: Sequence[tuple[str, Ask]]) -> list[Reply]:
         """Replies in order. Equal contexts are asked as one; contexts of about one length are read together."""
