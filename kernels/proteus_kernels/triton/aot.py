@@ -1,7 +1,8 @@
 """Ahead-of-time compilation of a kernel for an architecture, on a machine without a GPU.
 
-Every kernel module has `aot_cases() -> list[Case]`: each of its kernels with the types, constants and launch options of
-the call that its host function makes, for K = V = 64 and 128 in bfloat16. `kernels/bench/aot.py` compiles them all.
+Every module of this package named *_cases has `aot_cases(sizes, capability) -> list[Case]`: each kernel with the types,
+constants and launch options of the call that its host function makes in bfloat16. `all_cases` collects them, and
+`kernels/bench/aot.py` compiles them; a kernel that no case names is an error there.
 
 Needs a process without TRITON_INTERPRET, which turns kernels into Python functions when their module is imported.
 """

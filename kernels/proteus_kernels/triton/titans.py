@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.masks import counts
-from proteus_kernels.matrix import memory_axis_size, prefix_mask
+from proteus_kernels.matrix import memory_axis_size
 from proteus_kernels.titans_common import TitansState
+from proteus_kernels.triton.calls import open_mask, refuse
 from proteus_kernels.triton.titans_backward import inputs_backward, local_backward, states_backward
 from proteus_kernels.triton.titans_forward import outputs_forward, states_forward
 from proteus_kernels.triton.titans_gates import gates_backward, gates_forward
-from proteus_kernels.triton.titans_plan import MAX_INNER, PRODUCTS, Plan, plan
+from proteus_kernels.triton.titans_plan import MAX_INNER, Plan, plan
+from proteus_kernels.triton.tuned import products
 
 
 def unsupported(
@@ -39,7 +41,7 @@ def unsupported(
         return f"decay_locked={decay_locked} changes locked coordinates"
     if inner > MAX_INNER:
         return f"inner chunks of {inner} > {MAX_INNER} positions"
-    if q_BTHK.dtype not in PRODUCTS:
+    if products(q_BTHK.dtype) is None:
         return f"inputs of {q_BTHK.dtype}"
     return None
 
@@ -64,34 +66,24 @@ def chunk(
 
     ValueError for what `unsupported` names.
     """
-    reason = unsupported(q_BTHK=q_BTHK, active=active, gate=gate, read=read, decay_locked=decay_locked, inner=inner)
-    if reason:
-        raise ValueError(f"the Triton kernels of linear Titans do not have {reason}")
+    refuse(unsupported(q_BTHK=q_BTHK, active=active, gate=gate, read=read, decay_locked=decay_locked, inner=inner))
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
-    dim, q = memory_axis_size(axis, memory), q_BTHK
-    seen = None
-    if gate in ("read", "none"):  # everything is written: only what leaves the memory is masked
-        seen = _seen(active, dim, axis, memory) if active is not None and gate == "read" else None
+    dim, q, seen = memory_axis_size(axis, memory), q_BTHK, None
+    if active is not None and gate != "both":  # everything is written: only what leaves the memory is masked
+        seen = open_mask([counts(n, dim, gate).output for n in active], dim, axis, q)
         active = None
     if seen is not None and axis == "key":
         q = q * seen
-    work = plan(memory.shape, q.shape[1], axis=axis, active=active, inner=inner, offset=state.offset, device=q.device)
+    work = plan(
+        memory.shape, q.shape[1], axis=axis, active=active, inner=inner, offset=state.offset, dtype=q.dtype, device=q.device
+    )  # fmt: skip
     gates = [x.permute(2, 0, 1).float().contiguous() for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]  # [H, B, T]
     states = [x.float() for x in (memory, momentum, anchor)]
-    y, memory, momentum, anchor = _Titans.apply(
-        work, q.contiguous(), k_BTHK.contiguous(), v_BTHV.contiguous(), *gates, *states
-    )
+    y, memory, momentum, anchor = _Titans.apply(work, *(x.contiguous() for x in (q, k_BTHK, v_BTHV)), *gates, *states)
     if seen is not None and axis != "key":
         y = y * seen
     offset = (state.offset + q.shape[1]) % inner
     return y, TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
-
-
-def _seen(active: Sequence[int], dim: int, axis: str, memory: Tensor) -> Tensor:
-    """What an output mask leaves of q or y: [T, 1, K], [T, 1, V] or [T, H, 1]."""
-    open_T = torch.tensor([counts(n, dim, "read").output for n in active], device=memory.device)
-    mask = torch.arange(dim, device=memory.device) < open_T[:, None]
-    return mask[:, :, None] if axis == "head" else mask[:, None, :]
 
 
 class _Titans(torch.autograd.Function):
@@ -100,45 +92,44 @@ class _Titans(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, work: Plan, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         gates, (memory, momentum, anchor) = rest[:3], (x.clone(memory_format=torch.contiguous_format) for x in rest[3:])
-        rows = q.new_empty(5, *gates[0].shape, dtype=torch.float32)
-        error, y = torch.empty_like(v), torch.empty_like(v)
-        starts = [q.new_empty(work.saved_shape) for _ in range(3 if work.split else 2)]
-        work.each_piece(gates_forward, q, *gates, work.table, rows)
+        rows = gates[0].new_empty(5, *gates[0].shape)
+        y, error = torch.empty_like(v), torch.empty_like(v, dtype=work.kind.stored)
+        starts = [work.saved() for _ in range(3 if work.split else 2)]
+        work.each_piece(gates_forward, *gates, work.tables[0], rows)
         for phase in work.phases:
             work.along_time(
-                states_forward, q, phase,
-                k, v, rows, work.table, work.begins, memory, momentum, anchor, *starts[:2], starts[-1], error,
+                states_forward, phase,
+                k, v, rows, *work.tables, memory, momentum, anchor, *starts[:2], starts[-1], error,
             )  # fmt: skip
-            if phase.begins and phase.rows < memory.shape[2]:  # rows outside the tile stand still, and so are the anchor
+            if phase.begins:  # rows outside the tile have stood still, so they are the anchor too
                 anchor[:, :, phase.rows :] = memory[:, :, phase.rows :]
-        work.each_tile(outputs_forward, q, q, k, rows, *gates, work.table, *starts[:2], error, y, work.scale)
+        work.each_tile(outputs_forward, q, k, rows, *gates, work.tables[0], *starts[:2], error, y, work.scale)
         ctx.work = work
-        ctx.save_for_backward(q, k, v, rows, error, *gates, *starts)
+        ctx.save_for_backward(q, k, rows, error, *gates, *starts)
         return y, memory, momentum, anchor
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_y: Tensor, *d_states: Tensor) -> tuple[Tensor | None, ...]:
         work = ctx.work
-        q, k, v, rows, error, *saved = ctx.saved_tensors
+        q, k, rows, error, *saved = ctx.saved_tensors
         gates, starts, d_y = saved[:3], saved[3:], d_y.contiguous()
         dm, ds, da = (x.clone(memory_format=torch.contiguous_format) for x in d_states)
-        d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        ends = [torch.empty_like(starts[0]) for _ in range(2)]
-        work.each_tile(local_backward, q, q, k, d_y, *gates, work.table, d_v, work.scale)
+        d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(d_y)
+        ends = [work.saved() for _ in range(2)]
+        work.each_tile(local_backward, q, k, d_y, *gates, work.tables[0], d_v, work.scale)
         for phase in reversed(work.phases):
-            if phase.begins and phase.rows < dm.shape[2]:
+            if phase.begins:
                 dm[:, :, phase.rows :] += da[:, :, phase.rows :]
                 da[:, :, phase.rows :] = 0
             work.along_time(
-                states_backward, q, phase,
-                q, k, d_y, rows, work.table, work.begins, dm, ds, da, *ends, d_v, work.scale,
+                states_backward, phase, q, k, d_y, rows, *work.tables, dm, ds, da, *ends, d_v, work.scale
             )  # fmt: skip
         d_rows, d_gates = rows.new_empty(4, *gates[0].shape), [torch.empty_like(x) for x in gates]
-        d_mix, d_ends = work.square(rows), rows.new_empty(*work.saved_shape[:2], 4)
+        d_mix, d_ends = (rows.new_empty(*ends[0].shape[:2], *n) for n in ((work.chunk, work.chunk), (4,)))
         work.each_piece(
-            inputs_backward, q, q, k, d_y, d_v, error, rows, *gates, work.table, *starts[:2], starts[-1], *ends,
+            inputs_backward, q, k, d_y, d_v, error, rows, *gates, work.tables[0], *starts[:2], starts[-1], *ends,
             d_q, d_k, d_mix, d_rows, d_ends, work.scale,
         )  # fmt: skip
-        work.each_piece(gates_backward, q, *gates, work.table, d_mix, d_rows, d_ends, *d_gates)
+        work.each_piece(gates_backward, *gates, work.tables[0], d_mix, d_rows, d_ends, *d_gates)
         return None, d_q, d_k, d_v, *d_gates, dm, ds, da

@@ -13,15 +13,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from proteus_kernels.triton.aot import Case
-from proteus_kernels.triton.tiles import load_tile, open_part, positions, scores, state_at, store_tile
+from proteus_kernels.triton.tiles import open_part, positions, scores, state_at, store_tile
+from proteus_kernels.triton.titans_forward import first_open, near_state, near_tile, save_state
 from proteus_kernels.triton.titans_gates import load_ends, load_gate, mixing
 
 
 @triton.jit
 def local_backward(
-    q, k, d_y, log_keep, log_eta, theta, table, d_v, scale, N, H,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    q, k, d_y, log_keep, log_eta, theta, table, d_v, scale, N,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     AXIS: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """What reads inside the piece contribute to dV = -dE, zero where it is locked; grid (pieces, H, tiles of V)."""
@@ -34,15 +34,46 @@ def local_backward(
         gates = h * N
         mixed = mixing(log_keep + gates, log_eta + gates, theta + gates, start, length, C, PREC)
         mixed *= scale * scores(q, k, at, exists, K, n_rows, C, BK, DOT, PREC)
-        d_out = load_tile(d_y, at, exists, V, j, n_cols, DOT)
+        d_out = near_tile(d_y, at, exists, V, j, n_cols, DOT)
         out = tl.dot(tl.trans(mixed.to(DOT)), d_out, input_precision=PREC)
+        out = tl.where((j < n_cols)[None, :], out, 0.0)
     store_tile(d_v, at, exists, V, j, out)
 
 
 @triton.jit
+def piece_backward(
+    dm, ds, da, q, k, d_y, rows, ends_m, ends_s, d_v, scale, p, start, length, n_rows, n_cols, N, h, H, i, j,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Gradients of M, S and A before piece p, from those after it."""
+    open_rows, open_columns = (i < n_rows)[:, None], (j < n_cols)[None, :]
+    save_state(ends_m, dm, p, h, H, K, V, i, j, n_rows)
+    save_state(ends_s, ds, p, h, H, K, V, i, j, n_rows)
+    at, exists = positions(start, length, h, H, C)
+    keys = near_tile(k, at, exists, K, i, n_rows, DOT)
+    plane, gates = H * N, rows + h * N
+    from_m = tl.dot(keys, tl.where(open_rows, dm, 0.0).to(DOT), input_precision=PREC)
+    from_s = tl.dot(keys, tl.where(open_rows, ds, 0.0).to(DOT), input_precision=PREC)
+    minus_de = near_tile(d_v, at, exists, V, j, n_cols, tl.float32)
+    minus_de += load_gate(gates + 3 * plane, start, length, C)[:, None] * from_m
+    minus_de += load_gate(gates + 4 * plane, start, length, C)[:, None] * from_s
+    store_tile(d_v, at, exists, V, j, tl.where(open_columns, minus_de, 0.0))
+    end_b, end_f, end_m = load_ends(gates, plane, start + length - 1)
+    d_out = scale * near_tile(d_y, at, exists, V, j, n_cols, tl.float32)
+    by_b = (load_gate(gates, start, length, C)[:, None] * d_out).to(DOT)
+    by_f = (load_gate(gates + plane, start, length, C)[:, None] * d_out).to(DOT)
+    turned = tl.trans(near_tile(q, at, exists, K, i, n_rows, DOT))
+    new_s = tl.dot(turned, by_f, end_f * dm + end_m * ds, input_precision=PREC)
+    new_m = tl.dot(turned, by_b, end_b * dm, input_precision=PREC)
+    new_a = da - tl.dot(tl.trans(keys), minus_de.to(DOT), input_precision=PREC)
+    live = open_rows & open_columns
+    return tl.where(live, new_m, dm), tl.where(live, new_s, ds), tl.where(live, new_a, da)
+
+
+@triton.jit
 def states_backward(
-    q, k, d_y, rows, table, begins, d_memory, d_momentum, d_anchor, ends_m, ends_s, d_v, scale, first, last, each, N, H,
-    K: tl.constexpr, V: tl.constexpr, KB: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    q, k, d_y, rows, table, begins, opens, d_memory, d_momentum, d_anchor, ends_m, ends_s, d_v, scale, first, last, each, N,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, KB: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     AXIS: tl.constexpr, SPLIT: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Pieces last..first of every batch row, on KB key rows; grid (tiles of V, H, B). The gradients of the states change
@@ -51,45 +82,25 @@ def states_backward(
     h, b = tl.program_id(1), tl.program_id(2)
     i, j = tl.arange(0, KB), tl.program_id(0) * BV + tl.arange(0, BV)
     inside = (i < K)[:, None] & (j < V)[None, :]
-    plane, gates = H * N, rows + h * N
-    own_m = state_at(d_memory, b, h, H, K, V, i, j)
-    own_s = state_at(d_momentum, b, h, H, K, V, i, j)
+    own_m, own_s = state_at(d_memory, b, h, H, K, V, i, j), state_at(d_momentum, b, h, H, K, V, i, j)
     own_a = state_at(d_anchor, b, h, H, K, V, i, j)
     dm = tl.load(own_m, mask=inside, other=0.0)
     ds = tl.load(own_s, mask=inside, other=0.0)
     da = tl.load(own_a, mask=inside, other=0.0)
-    for back in range(0, last - first):
+    for back in range(0, last - first_open(opens, first, tl.program_id(0) * BV, h, AXIS)):
         p = b * each + last - 1 - back
         start, length, n_rows, n_cols = open_part(table, p, h, K, V, AXIS)
-        if tl.program_id(0) * BV < n_cols:
-            live = (i < n_rows)[:, None] & (j < n_cols)[None, :]
-            tl.store(state_at(ends_m, p, h, H, K, V, i, j), dm.to(ends_m.dtype.element_ty), mask=live)
-            tl.store(state_at(ends_s, p, h, H, K, V, i, j), ds.to(ends_s.dtype.element_ty), mask=live)
-            at, exists = positions(start, length, h, H, C)
-            keys = load_tile(k, at, exists, K, i, n_rows, DOT)
-            from_m = tl.dot(keys, dm.to(DOT), input_precision=PREC)
-            from_s = tl.dot(keys, ds.to(DOT), input_precision=PREC)
-            de = -load_tile(d_v, at, exists, V, j, n_cols, tl.float32)
-            de -= load_gate(gates + 3 * plane, start, length, C)[:, None] * from_m
-            de -= load_gate(gates + 4 * plane, start, length, C)[:, None] * from_s
-            store_tile(d_v, at, exists, V, j, tl.where((j < n_cols)[None, :], -de, 0.0))
-            end_b, end_f, end_m = load_ends(gates, plane, start + length - 1)
-            d_out = scale * load_tile(d_y, at, exists, V, j, n_cols, tl.float32)
-            by_b = (load_gate(gates, start, length, C)[:, None] * d_out).to(DOT)
-            by_f = (load_gate(gates + plane, start, length, C)[:, None] * d_out).to(DOT)
-            turned = tl.trans(load_tile(q, at, exists, K, i, n_rows, DOT))
-            new_s = end_f * dm + end_m * ds
-            new_s = tl.dot(turned, by_f, new_s, input_precision=PREC)
-            new_m = tl.dot(turned, by_b, end_b * dm, input_precision=PREC)
-            ds = tl.where(live, new_s, ds)
-            dm = tl.where(live, new_m, dm)
-            new_a = tl.dot(tl.trans(keys), de.to(DOT), da, input_precision=PREC)
-            da = tl.where(live, new_a, da)
-        fresh = 1
+        dm, ds, da = piece_backward(
+            dm, ds, da, q, k, d_y, rows, ends_m, ends_s, d_v, scale, p, start, length, n_rows, n_cols, N, h, H, i, j,
+            K, V, C, DOT, PREC,
+        )  # fmt: skip
         if SPLIT:
-            fresh = tl.load(begins + p)
-        dm = tl.where(fresh != 0, dm + da, dm)
-        da = tl.where(fresh != 0, 0.0, da)
+            begun = tl.load(begins + p) != 0
+            dm = tl.where(begun, dm + da, dm)
+            da = tl.where(begun, 0.0, da)
+        else:
+            dm += da
+            da = tl.zeros((KB, BV), tl.float32)
     tl.store(own_m, dm, mask=inside)
     tl.store(own_s, ds, mask=inside)
     tl.store(own_a, da, mask=inside)
@@ -98,8 +109,8 @@ def states_backward(
 @triton.jit
 def inputs_backward(
     q, k, d_y, d_v, error, rows, log_keep, log_eta, theta, table, starts_m, starts_s, starts_a, ends_m, ends_s,
-    d_q, d_k, d_mix, d_rows, d_ends, scale, N, H,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    d_q, d_k, d_mix, d_rows, d_ends, scale, N,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     AXIS: tl.constexpr, SPLIT: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q and k [N, H, K], and of the coefficients as `gates_backward` takes them; grid (pieces, H)."""
@@ -111,8 +122,8 @@ def inputs_backward(
     x = tl.zeros((C, C), tl.float32)
     for left in range(0, n_cols, BV):
         j = left + tl.arange(0, BV)
-        d_out = load_tile(d_y, at, exists, V, j, n_cols, DOT)
-        e = load_tile(error, at, exists, V, j, n_cols, DOT)
+        d_out = near_tile(d_y, at, exists, V, j, n_cols, DOT)
+        e = near_tile(error, at, exists, V, j, n_cols, DOT)
         x = tl.dot(d_out, tl.trans(e), x, input_precision=PREC)
     x *= scale
     mixed = (x * mixing(log_keep + gates, log_eta + gates, theta + gates, start, length, C, PREC)).to(DOT)
@@ -138,27 +149,30 @@ def inputs_backward(
             to_s = tl.zeros((C, BK), tl.float32)
             for left in range(0, n_cols, BV):
                 j = left + tl.arange(0, BV)
-                live = (i < n_rows)[:, None] & (j < n_cols)[None, :]
-                m = tl.load(state_at(starts_m, p, h, H, K, V, i, j), mask=live, other=0.0).to(DOT)
-                s = tl.load(state_at(starts_s, p, h, H, K, V, i, j), mask=live, other=0.0).to(DOT)
+                m = near_state(starts_m, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+                s = near_state(starts_s, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
                 a = m
                 if SPLIT:
-                    a = tl.load(state_at(starts_a, p, h, H, K, V, i, j), mask=live, other=0.0).to(DOT)
-                dm = tl.load(state_at(ends_m, p, h, H, K, V, i, j), mask=live, other=0.0).to(DOT)
-                ds = tl.load(state_at(ends_s, p, h, H, K, V, i, j), mask=live, other=0.0).to(DOT)
+                    a = near_state(starts_a, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+                dm = near_state(ends_m, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+                ds = near_state(ends_s, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+                d_out = near_tile(d_y, at, exists, V, j, n_cols, DOT)
+                if AXIS == "value":  # a tile that is partly open holds the locked part of the states too
+                    d_out = tl.where((j < n_cols)[None, :], d_out, 0.0)
+                    dm = tl.where((j < n_cols)[None, :], dm, 0.0)
+                    ds = tl.where((j < n_cols)[None, :], ds, 0.0)
                 end_b += tl.sum(m.to(tl.float32) * dm.to(tl.float32), 1)
                 end_f += tl.sum(s.to(tl.float32) * dm.to(tl.float32), 1)
                 end_m += tl.sum(s.to(tl.float32) * ds.to(tl.float32), 1)
-                d_out = load_tile(d_y, at, exists, V, j, n_cols, DOT)
-                e = load_tile(error, at, exists, V, j, n_cols, DOT)
-                minus_de = load_tile(d_v, at, exists, V, j, n_cols, DOT)
+                e = near_tile(error, at, exists, V, j, n_cols, DOT)
+                minus_de = near_tile(d_v, at, exists, V, j, n_cols, DOT)
                 by_m = tl.dot(d_out, tl.trans(m), by_m, input_precision=PREC)
                 by_s = tl.dot(d_out, tl.trans(s), by_s, input_precision=PREC)
                 to_m = tl.dot(e, tl.trans(dm), to_m, input_precision=PREC)
                 to_s = tl.dot(e, tl.trans(ds), to_s, input_precision=PREC)
                 dk = tl.dot(minus_de, tl.trans(a), dk, input_precision=PREC)
-            queries = load_tile(q, at, exists, K, i, n_rows, DOT)
-            keys = load_tile(k, at, exists, K, i, n_rows, DOT)
+            queries = near_tile(q, at, exists, K, i, n_rows, DOT)
+            keys = near_tile(k, at, exists, K, i, n_rows, DOT)
             d_b += tl.sum(queries.to(tl.float32) * by_m, 1)
             d_f += tl.sum(queries.to(tl.float32) * by_s, 1)
             d_g -= tl.sum(keys.to(tl.float32) * to_m, 1)

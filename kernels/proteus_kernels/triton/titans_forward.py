@@ -7,7 +7,8 @@ of that tile in float32 and stops at every piece (`titans_gates`: b, f, m, G, N;
     Y = scale (b . Q M + f . Q S - (Q K^T . G) E)
 
 A is M at the start of the inner chunk: M itself, unless an unlock cuts the inner chunk (SPLIT carries A along).
-Locked key rows are beyond the row tile KB or masked in it; locked columns and heads end the work of a piece at once.
+Locked key rows are beyond the row tile KB or masked in it; a tile of columns and a head begin when they open.
+A load ends at the 16th coordinate after the last open one (`near_tile`), so it stays wide; states are masked exactly.
 """
 
 from __future__ import annotations
@@ -15,15 +16,80 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from proteus_kernels.triton.aot import Case
-from proteus_kernels.triton.tiles import load_tile, open_part, positions, scores, state_at, store_tile
+from proteus_kernels.triton.tiles import open_part, positions, scores, state_at, store_tile
 from proteus_kernels.triton.titans_gates import load_ends, load_gate, mixing
 
 
 @triton.jit
+def near_tile(x, at, exists, D: tl.constexpr, columns, limit, DOT: tl.constexpr):
+    """As `load_tile`, but whole groups of 16 columns: those after `limit` may be anything and meet zeros of a state.
+
+    The end of an exact mask is not known to lie anywhere, so the compiler would load element by element.
+    """
+    near = (limit + 15) // 16 * 16
+    mask = exists[:, None] & (columns < near)[None, :] & (columns < D)[None, :]
+    return tl.load(x + at[:, None] * D + columns[None, :], mask=mask, other=0.0).to(DOT)
+
+
+@triton.jit
+def near_state(x, p, h, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, rows, columns, n_rows, n_columns, DOT: tl.constexpr):
+    """Rows below n_rows of what piece p has in x [pieces, H, K, V]; columns as in `near_tile`."""
+    near = (n_columns + 15) // 16 * 16
+    mask = (rows < n_rows)[:, None] & (columns < near)[None, :] & (columns < V)[None, :]
+    return tl.load(state_at(x, p, h, H, K, V, rows, columns), mask=mask, other=0.0).to(DOT)
+
+
+@triton.jit
+def save_state(x, value, p, h, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, rows, columns, n_rows):
+    """The counterpart; the columns are those of an open tile."""
+    mask = (rows < n_rows)[:, None] & (columns < V)[None, :]
+    tl.store(state_at(x, p, h, H, K, V, rows, columns), value.to(x.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def first_open(opens, first, column, h, AXIS: tl.constexpr):
+    """The piece from which on a tile of columns of head h has anything to do: `Plan.opens`."""
+    start = tl.zeros([], tl.int32) + first
+    if AXIS == "value":
+        start = tl.load(opens + column)
+    elif AXIS == "head":
+        start = tl.load(opens + h)
+    return start
+
+
+@triton.jit
+def piece_forward(
+    m, s, a, k, v, rows, starts_m, starts_s, starts_a, error, p, start, length, n_rows, n_cols, N, h, H, i, j,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, SPLIT: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """M and S after piece p, from M, S and (SPLIT) A before it."""
+    open_rows, open_columns = (i < n_rows)[:, None], (j < n_cols)[None, :]
+    save_state(starts_m, m, p, h, H, K, V, i, j, n_rows)
+    save_state(starts_s, s, p, h, H, K, V, i, j, n_rows)
+    at, exists = positions(start, length, h, H, C)
+    keys = near_tile(k, at, exists, K, i, n_rows, DOT)
+    e = -near_tile(v, at, exists, V, j, n_cols, tl.float32)
+    if SPLIT:
+        save_state(starts_a, a, p, h, H, K, V, i, j, n_rows)
+        e = tl.dot(keys, tl.where(open_rows, a, 0.0).to(DOT), e, input_precision=PREC)
+    else:
+        e = tl.dot(keys, tl.where(open_rows, m, 0.0).to(DOT), e, input_precision=PREC)
+    store_tile(error, at, exists, V, j, tl.where(open_columns, e, 0.0))
+    plane, gates = H * N, rows + h * N
+    end_b, end_f, end_m = load_ends(gates, plane, start + length - 1)
+    by_mix = load_gate(gates + 3 * plane, start, length, C)[:, None] * e
+    by_surprise = load_gate(gates + 4 * plane, start, length, C)[:, None] * e
+    turned = tl.trans(keys)
+    new_m = end_b * m + end_f * s - tl.dot(turned, by_mix.to(DOT), input_precision=PREC)
+    new_s = end_m * s - tl.dot(turned, by_surprise.to(DOT), input_precision=PREC)
+    live = open_rows & open_columns
+    return tl.where(live, new_m, m), tl.where(live, new_s, s)
+
+
+@triton.jit
 def states_forward(
-    k, v, rows, table, begins, memory, momentum, anchor, starts_m, starts_s, starts_a, error, first, last, each, N, H,
-    K: tl.constexpr, V: tl.constexpr, KB: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    k, v, rows, table, begins, opens, memory, momentum, anchor, starts_m, starts_s, starts_a, error, first, last, each, N,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, KB: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     AXIS: tl.constexpr, SPLIT: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Pieces first..last of the `each` of every batch row, on KB key rows; grid (tiles of V, H, B).
@@ -34,42 +100,25 @@ def states_forward(
     h, b = tl.program_id(1), tl.program_id(2)
     i, j = tl.arange(0, KB), tl.program_id(0) * BV + tl.arange(0, BV)
     inside = (i < K)[:, None] & (j < V)[None, :]
-    plane, own = H * N, state_at(memory, b, h, H, K, V, i, j)
-    own_s = state_at(momentum, b, h, H, K, V, i, j)
+    own_m, own_s = state_at(memory, b, h, H, K, V, i, j), state_at(momentum, b, h, H, K, V, i, j)
     own_a = state_at(anchor, b, h, H, K, V, i, j)
-    m = tl.load(own, mask=inside, other=0.0)
+    m = tl.load(own_m, mask=inside, other=0.0)
     s = tl.load(own_s, mask=inside, other=0.0)
+    a = m
     if SPLIT:
         a = tl.load(own_a, mask=inside, other=0.0)
-    for step in range(first, last):
+    for step in range(first_open(opens, first, tl.program_id(0) * BV, h, AXIS), last):
         p = b * each + step
         start, length, n_rows, n_cols = open_part(table, p, h, K, V, AXIS)
         if SPLIT:
             a = tl.where(tl.load(begins + p) != 0, m, a)
         elif step == last - 1:
             tl.store(own_a, m, mask=inside)
-        if tl.program_id(0) * BV < n_cols:
-            live = (i < n_rows)[:, None] & (j < n_cols)[None, :]
-            tl.store(state_at(starts_m, p, h, H, K, V, i, j), m.to(starts_m.dtype.element_ty), mask=live)
-            tl.store(state_at(starts_s, p, h, H, K, V, i, j), s.to(starts_s.dtype.element_ty), mask=live)
-            at, exists = positions(start, length, h, H, C)
-            keys = load_tile(k, at, exists, K, i, n_rows, DOT)
-            e = -load_tile(v, at, exists, V, j, n_cols, tl.float32)
-            if SPLIT:
-                tl.store(state_at(starts_a, p, h, H, K, V, i, j), a.to(starts_a.dtype.element_ty), mask=live)
-                e = tl.dot(keys, a.to(DOT), e, input_precision=PREC)
-            else:
-                e = tl.dot(keys, m.to(DOT), e, input_precision=PREC)
-            store_tile(error, at, exists, V, j, e)
-            end_b, end_f, end_m = load_ends(rows + h * N, plane, start + length - 1)
-            by_mix = load_gate(rows + h * N + 3 * plane, start, length, C)[:, None] * e
-            by_surprise = load_gate(rows + h * N + 4 * plane, start, length, C)[:, None] * e
-            turned = tl.trans(keys)
-            new_m = end_b * m + end_f * s - tl.dot(turned, by_mix.to(DOT), input_precision=PREC)
-            new_s = end_m * s - tl.dot(turned, by_surprise.to(DOT), input_precision=PREC)
-            m = tl.where(live, new_m, m)
-            s = tl.where(live, new_s, s)
-    tl.store(own, m, mask=inside)
+        m, s = piece_forward(
+            m, s, a, k, v, rows, starts_m, starts_s, starts_a, error, p, start, length, n_rows, n_cols, N, h, H, i, j,
+            K, V, C, SPLIT, DOT, PREC,
+        )  # fmt: skip
+    tl.store(own_m, m, mask=inside)
     tl.store(own_s, s, mask=inside)
     if SPLIT:
         tl.store(own_a, a, mask=inside)
@@ -77,8 +126,8 @@ def states_forward(
 
 @triton.jit
 def outputs_forward(
-    q, k, rows, log_keep, log_eta, theta, table, starts_m, starts_s, error, y, scale, N, H,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    q, k, rows, log_keep, log_eta, theta, table, starts_m, starts_s, error, y, scale, N,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     AXIS: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """y [N, H, V], zero where it is locked; grid (pieces, H, tiles of V)."""
@@ -91,10 +140,9 @@ def outputs_forward(
         from_s = tl.zeros((C, BV), tl.float32)
         for begin in range(0, n_rows, BK):
             i = begin + tl.arange(0, BK)
-            queries = load_tile(q, at, exists, K, i, n_rows, DOT)
-            live = (i < n_rows)[:, None] & (j < n_cols)[None, :]
-            m = tl.load(state_at(starts_m, p, h, H, K, V, i, j), mask=live, other=0.0).to(DOT)
-            s = tl.load(state_at(starts_s, p, h, H, K, V, i, j), mask=live, other=0.0).to(DOT)
+            queries = near_tile(q, at, exists, K, i, n_rows, DOT)
+            m = near_state(starts_m, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+            s = near_state(starts_s, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
             out = tl.dot(queries, m, out, input_precision=PREC)
             from_s = tl.dot(queries, s, from_s, input_precision=PREC)
         gates, plane = h * N, H * N
@@ -102,6 +150,7 @@ def outputs_forward(
         out += load_gate(rows + gates + plane, start, length, C)[:, None] * from_s
         mixed = mixing(log_keep + gates, log_eta + gates, theta + gates, start, length, C, PREC)
         mixed *= scores(q, k, at, exists, K, n_rows, C, BK, DOT, PREC)
-        e = load_tile(error, at, exists, V, j, n_cols, DOT)
+        e = near_tile(error, at, exists, V, j, n_cols, DOT)
         out -= tl.dot(mixed.to(DOT), e, input_precision=PREC)
-    store_tile(y, at, exists, V, j, scale * out)
+        out = tl.where((j < n_cols)[None, :], scale * out, 0.0)
+    store_tile(y, at, exists, V, j, out)

@@ -15,8 +15,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from proteus_kernels.triton.aot import Case
-
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -115,13 +113,3 @@ def gates_backward(
     tl.store(d_theta + at, d_rate, mask=real)
     tl.store(d_log_keep + at, tl.cumsum(tl.where(real, d_cum_keep, 0.0), 0, reverse=True), mask=real)
     tl.store(d_log_eta + at, tl.cumsum(tl.where(real, d_cum_eta, 0.0), 0, reverse=True), mask=real)
-
-
-def aot_cases() -> list[Case]:
-    gates = dict.fromkeys(("log_keep", "log_eta", "theta"), "*fp32") | {"table": "*i32", "N": "i32"}
-    grads = dict.fromkeys(("d_mix", "d_rows", "d_ends", "d_log_keep", "d_log_eta", "d_theta"), "*fp32")
-    forward = Case(kernel=gates_forward, shape="C=64", signature=gates | {"rows": "*fp32"}, constants={"C": 64})
-    backward = Case(
-        kernel=gates_backward, shape="C=64", signature=gates | grads, constants={"C": 64, "PREC": "tf32"}, num_warps=8
-    )
-    return [forward, backward]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -10,37 +10,14 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
+from proteus_kernels.matrix import AXIS_DIM
 from proteus_kernels.triton.chunks import chunk_table
+from proteus_kernels.triton.tuned import Products, launch, products, tile
 
 MAX_INNER = 64
 """Positions of an inner chunk at most: a piece's C x C matrices live in registers."""
-PRODUCTS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-"""Operands of products by type of the inputs; sums are float32."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """Columns of V and rows of K in a tile (BK: of the kernels that walk over K), and the launch options."""
-
-    BV: int
-    BK: int = 0
-    num_warps: int = 4
-    num_stages: int = 2
-
-
-TILES = {
-    "gates_forward": Tile(BV=0),
-    "states_forward": Tile(BV=32),
-    "outputs_forward": Tile(BV=64, BK=32),
-    "local_backward": Tile(BV=64, BK=32),
-    "states_backward": Tile(BV=32),
-    "inputs_backward": Tile(BV=32, BK=32, num_warps=8),
-    "gates_backward": Tile(BV=0, num_warps=8),
-}
-"""By kernel; chosen so that nothing is spilled for sm_80, sm_90 and sm_100 at K = V = 128 (kernels/bench/aot.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +35,17 @@ class Phase:
 class Plan:
     """One pass: tables on the device, phases, and what is constant in every launch."""
 
-    table: Tensor
-    begins: Tensor
+    tables: tuple[Tensor, Tensor, Tensor]
+    """The rows of a `ChunkTable`; which pieces begin an inner chunk; and for every coordinate of the axis the piece from
+    which on it is open, or rather the begin of its inner chunk, where the anchor is known (the last one if it stays locked).
+    """
+    pieces: int
     each: int
-    """Pieces of one batch row."""
+    """Pieces of all batch rows, and of one."""
     phases: tuple[Phase, ...]
     split: bool
     """Some piece goes on in an inner chunk that was begun before: anchors are carried along."""
+    kind: Products
     axis: str
     shape: tuple[int, ...]
     """B, H, K, V of the state."""
@@ -77,83 +58,85 @@ class Plan:
     def scale(self) -> float:
         return float(self.shape[2] ** -0.5)
 
-    @property
-    def saved_shape(self) -> tuple[int, int, int, int]:
-        """A state for every piece: [pieces, H, K, V]."""
+    def saved(self) -> Tensor:
+        """Room for the state of every piece, [pieces, H, K, V]; only what is open is ever written or read."""
         _, h, k, v = self.shape
-        return self.table.shape[0], h, k, v
+        return torch.empty(self.pieces, h, k, v, dtype=self.kind.stored, device=self.tables[0].device)
 
-    def square(self, like: Tensor) -> Tensor:
-        """A C x C matrix for every piece and head."""
-        return like.new_empty(*self.saved_shape[:2], self.chunk, self.chunk)
-
-    def each_piece(self, kernel: Any, like: Tensor, *arguments: Tensor | float) -> None:
+    def each_piece(self, kernel: Any, *arguments: Any) -> None:
         """A program for every piece and head."""
-        self._launch(kernel, like, (self.table.shape[0], self.shape[1]), arguments)
+        self._launch(kernel, lambda _: (self.pieces, self.shape[1]), arguments)
 
-    def each_tile(self, kernel: Any, like: Tensor, *arguments: Tensor | float) -> None:
+    def each_tile(self, kernel: Any, *arguments: Any) -> None:
         """A program for every piece, head and tile of V."""
-        tiles = triton.cdiv(self.shape[3], self._columns(kernel))
-        self._launch(kernel, like, (self.table.shape[0], self.shape[1], tiles), arguments)
+        _, h, _, v = self.shape
+        self._launch(kernel, lambda columns: (self.pieces, h, triton.cdiv(v, columns)), arguments)
 
-    def along_time(self, kernel: Any, like: Tensor, phase: Phase, *arguments: Tensor | float) -> None:
+    def along_time(self, kernel: Any, phase: Phase, *arguments: Any) -> None:
         """A program for every tile of V, head and batch row, which walks over the pieces of the phase."""
         b, h, _, v = self.shape
-        grid = (triton.cdiv(v, self._columns(kernel)), h, b)
-        self._launch(kernel, like, grid, (*arguments, phase.first, phase.last, self.each), KB=phase.rows)
+        arguments = (*arguments, phase.first, phase.last, self.each)
+        self._launch(kernel, lambda columns: (triton.cdiv(v, columns), h, b), arguments, phase.rows)
 
-    def _columns(self, kernel: Any) -> int:
-        return min(TILES[_name(kernel)].BV, _tile(self.shape[3]))
-
-    def _launch(self, kernel: Any, like: Tensor, grid: tuple[int, ...], arguments: Sequence[Any], **more: int) -> None:
+    def _launch(
+        self, kernel: Any, grid: Callable[[int], tuple[int, ...]], arguments: Sequence[Any], rows: int = 0
+    ) -> None:
+        """`grid` takes the columns of a tile of V; `rows` are the key rows in a tile where they are not all."""
         _, h, k, v = self.shape
-        tile = TILES[_name(kernel)]
+        options = launch(kernel.fn.__name__, self.tables[0].device, rows or k, v)
         values = {
-            "N": self.positions, "H": h, "K": k, "V": v, "BK": min(tile.BK, _tile(k)), "BV": self._columns(kernel),
-            "C": self.chunk, "AXIS": self.axis, "SPLIT": self.split, "PREC": precision(like.dtype),
-            "DOT": tl.float32 if triton.knobs.runtime.interpret else PRODUCTS[like.dtype], **more,
+            "N": self.positions, "H": h, "K": k, "V": v, "KB": rows, "BK": options.BK, "BV": options.BV, "C": self.chunk,
+            "AXIS": self.axis, "SPLIT": self.split, "PREC": self.kind.precision, "DOT": self.kind.dot,
         }  # fmt: skip
         named = {n: x for n, x in values.items() if n in kernel.arg_names}
-        kernel[grid](*arguments, **named, num_warps=tile.num_warps, num_stages=tile.num_stages)
-
-
-def precision(dtype: torch.dtype) -> str:
-    """Of products of float32 operands: three passes keep float32 inputs exact, one is finer than half-precision inputs."""
-    return "tf32x3" if dtype == torch.float32 else "tf32"
-
-
-def _name(kernel: Any) -> str:
-    return str(kernel.fn.__name__)
-
-
-def _tile(n: int) -> int:
-    """The power of two that holds n coordinates, at least what a product takes."""
-    return max(16, triton.next_power_of_2(n))
+        kernel[grid(options.BV)](*arguments, **named, num_warps=options.num_warps, num_stages=options.num_stages)
 
 
 def plan(
-    shape: Sequence[int], length: int, *, axis: str, active: Sequence[int] | None, inner: int, offset: int, device: torch.device
+    shape: Sequence[int],
+    length: int,
+    *,
+    axis: str,
+    active: Sequence[int] | None,
+    inner: int,
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Plan:
-    """The plan of a pass over `length` positions of a state [B, H, K, V]; cached."""
+    """The plan of a pass over `length` positions of a state [B, H, K, V] for inputs of `dtype`; cached."""
     counts = None if active is None else tuple(active)
-    return _plan(tuple(shape), length, axis, counts, inner, offset, str(device))
+    return _plan(tuple(shape), length, axis, counts, inner, offset, dtype, str(device))
 
 
 @lru_cache(maxsize=64)
 def _plan(
-    shape: tuple[int, ...], length: int, axis: str, active: tuple[int, ...] | None, inner: int, offset: int, device: str
+    shape: tuple[int, ...],
+    length: int,
+    axis: str,
+    active: tuple[int, ...] | None,
+    inner: int,
+    offset: int,
+    dtype: torch.dtype,
+    device: str,
 ) -> Plan:
-    b, h, k, v = shape
-    dim = {"head": h, "key": k, "value": v}[axis]
-    cut = chunk_table(batch=b, length=length, dim=dim, size=inner, active=active, offset=offset)
+    b, k, kind = shape[0], shape[2], products(dtype)
+    assert kind is not None, "refused before"
+    cut = chunk_table(batch=b, length=length, dim=shape[AXIS_DIM[axis]], size=inner, active=active, offset=offset)
     each = cut.chunks // b
     opened, begins = cut.table[:each, 2].tolist(), cut.begins_cell[:each].tolist()
     phases, first = [], 0
-    for rows, run in groupby(_tile(n if axis == "key" else k) for n in opened):
+    for rows, run in groupby(tile(n if axis == "key" else k) for n in opened):
         last = first + len(list(run))
         phases.append(Phase(first=first, last=last, rows=rows, begins=any(begins[first:last])))
         first = last
     return Plan(
-        table=cut.table.to(device), begins=cut.begins_cell.to(device), each=each, phases=tuple(phases),
-        split=not all(begins), axis=axis, shape=shape, positions=b * length, chunk=_tile(inner),
+        tables=(cut.table.to(device), cut.begins_cell.to(device), _opens(opened, begins, shape[AXIS_DIM[axis]]).to(device)),
+        pieces=cut.chunks, each=each, phases=tuple(phases), split=not all(begins), kind=kind, axis=axis, shape=shape,
+        positions=b * length, chunk=tile(inner),
     )  # fmt: skip
+
+
+def _opens(opened: Sequence[int], begins: Sequence[int], dim: int) -> Tensor:
+    starts = [max((i for i in range(p + 1) if begins[i]), default=0) for p in range(len(opened))]
+    first = [next((p for p, n in enumerate(opened) if n > c), len(opened) - 1) for c in range(dim)]
+    return torch.tensor([starts[p] for p in first], dtype=torch.int32)

@@ -32,11 +32,22 @@ DEFAULTS = {
     "output": Launch(BK=64, BV=64, num_warps=4, num_stages=2),
     "inner": Launch(BK=64, BV=64, num_warps=4, num_stages=2),
     "carry_back": Launch(BK=32, BV=32, num_warps=4, num_stages=2),
-    "gradients": Launch(BK=32, BV=64, num_warps=8, num_stages=2),
+    "pairs": Launch(BK=16, BV=64, num_warps=4, num_stages=2),
+    "gradients": Launch(BK=32, BV=32, num_warps=8, num_stages=2),
+    "gates_forward": Launch(BK=16, BV=16, num_warps=4, num_stages=2),
+    "states_forward": Launch(BK=16, BV=32, num_warps=8, num_stages=2),
+    "outputs_forward": Launch(BK=32, BV=64, num_warps=8, num_stages=2),
+    "local_backward": Launch(BK=32, BV=64, num_warps=8, num_stages=2),
+    "states_backward": Launch(BK=16, BV=32, num_warps=8, num_stages=2),
+    "inputs_backward": Launch(BK=32, BV=32, num_warps=8, num_stages=2),
+    "gates_backward": Launch(BK=16, BV=16, num_warps=8, num_stages=2),
 }
 
-TUNED: dict[tuple[int, str, int, int], Launch] = {}
-"""(compute capability as 90, kernel, K, V) -> what was measured to be fastest there."""
+TUNED: dict[tuple[int, str, int, int], Launch] = {
+    (80, "states_backward", 128, 128): Launch(BK=16, BV=16, num_warps=8, num_stages=2),
+    (80, "inputs_backward", 128, 128): Launch(BK=32, BV=16, num_warps=8, num_stages=2),
+}
+"""(compute capability as 90, kernel, K, V) -> what is taken there instead. These two only keep the default from spilling."""
 
 MAX_KEY_TILES = 4
 """Tiles of the state that a carry holds in registers; a longer key has larger tiles."""
@@ -48,12 +59,14 @@ def tile(n: int) -> int:
 
 
 def launch(kernel: str, device: torch.device, K: int, V: int) -> Launch:
-    """Options for one call; tiles are never larger than the state."""
+    """Options for a call on this device."""
+    major, minor = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    return launch_for(kernel, 10 * major + minor, K, V)
+
+
+def launch_for(kernel: str, capability: int, K: int, V: int) -> Launch:
+    """Options for compute capability 90, say (0: the interpreter); tiles are never larger than the state."""
     key, value = tile(K), tile(V)
-    capability = 0
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        capability = 10 * major + minor
     found = TUNED.get((capability, kernel, key, value), DEFAULTS[kernel])
     rows = max(found.BK, key // MAX_KEY_TILES)
     return replace(found, BK=min(rows, key), BV=min(found.BV, value))
