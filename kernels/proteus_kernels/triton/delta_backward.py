@@ -1,15 +1,16 @@
-"""The chunked delta rule, backward: three kernels after `solve` and `carry` of the forward pass have been run again.
+"""The chunked delta rule, backward: four kernels after `solve` and `carry` of the forward pass have been run again.
 
 With dY, the gradient dS' of the state that a chunk leaves, and F = T^T dD, per head and chunk
 
     dD0 = scale (Q K^T . exp(R_i - L_j))^T dY                                          `inner`, every chunk apart
     dD  = dD0 + e^{L_C - L} K dS',   F = T^T dD,   dV = beta F                         `carry_back`, from the last chunk
     dS  = e^{L_C} dS' + scale (e^R Q)^T dY - (beta e^P P)^T F                                        to the first
-    dA  = -tril(F D^T, -1)    (for D = T beta (V - e^P P S), so dT drops out: no product of three C x C)
-    dQ  = scale (e^R dY S^T + (dY D^T . exp(R_i - L_j)) K)                             `gradients`, every chunk and
-    dK  = e^{L_C - L} D dS'^T + scale (dY D^T . exp(..))^T Q + (dA . beta exp(P_i - L_j))^T P         key tile apart
-    dP  = beta ((dA . exp(P_i - L_j)) K - e^P F S^T)
+    M   = scale dY D^T . exp(R_i - L_j),   N = -tril(F D^T, -1) . exp(P_i - L_j)       `pairs`, every chunk apart
+    dQ  = scale e^R dY S^T + M K                                                       `gradients`, every chunk and
+    dK  = e^{L_C - L} D dS'^T + M^T Q + N^T beta P                                     key tile apart
+    dP  = beta (N K - e^P F S^T)
 
+-F D^T is dA: with D = T beta (V - e^P P S) the gradient of T drops out, so no product of three C x C matrices is left.
 Each logarithm stands only inside exponentials, so its gradients are row sums of what is there already: dR = q . dq,
 dL = -k . dk, dP = p . dp; those of L_C besides are e^{L_C} S . dS' and the sum of k . (e^{L_C - L} D dS'^T). The parts of
 different key tiles are added by the host in a fixed order; nothing is atomic, so a gradient has the same bits every time.
@@ -126,14 +127,50 @@ def carry_back(
 
 
 @triton.jit
+def pairs(
+    v, g, delta, f, table, dy, d_read, d_predict, dbeta, scale,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    AXIS: tl.constexpr, DECAY: tl.constexpr, PRE: tl.constexpr, UNDECAYED: tl.constexpr, PREDICT: tl.constexpr,
+    C: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """What position i asks of k_j: d_read for its output, d_predict for its prediction over beta, both [T, H, C].
+
+    Grid (chunks, heads). dbeta [0, T, H] receives the part of v.
+    """
+    head = tl.program_id(1)
+    start, length, rows, open_columns = open_part(table, tl.program_id(0), head, K, V, AXIS)
+    at, exists = positions(start, length, head, H, C)
+    cum, read, predict, _end = log_decays(g, at, exists, C, DECAY, PRE, UNDECAYED)
+    dy_d = tl.zeros([C, C], tl.float32)
+    f_d = tl.zeros([C, C], tl.float32)
+    d_beta = tl.zeros([C], tl.float32)
+    for begin in range(0, open_columns, BV):
+        columns = begin + tl.arange(0, BV)
+        d_y = load_tile(dy, at, exists, V, columns, open_columns, DOT)
+        d = load_tile(delta, at, exists, V, columns, open_columns, DOT)
+        dy_d += tl.dot(d_y, tl.trans(d), input_precision=PREC)
+        if PREDICT:
+            f_tile = load_tile(f, at, exists, V, columns, open_columns, DOT)
+            f_d += tl.dot(f_tile, tl.trans(d), input_precision=PREC)
+            v_tile = load_tile(v, at, exists, V, columns, open_columns, DOT).to(tl.float32)
+            d_beta += tl.sum(f_tile.to(tl.float32) * v_tile, 1)
+    if rows > 0:
+        store_tile(d_read, at, exists, C, tl.arange(0, C), scale * dy_d * causal_decay(read, cum, C, PRE))
+        if PREDICT:
+            store_tile(d_predict, at, exists, C, tl.arange(0, C), -f_d * causal_decay(predict, cum, C, True))
+    if PREDICT:
+        tl.store(dbeta + at, d_beta, mask=exists)
+
+
+@triton.jit
 def gradients(
-    q, k, p, v, g, beta, delta, f, states, d_states, table, dy, dq, dk, dp, dg, dbeta, scale, T,
+    q, k, p, g, beta, delta, f, d_read, d_predict, states, d_states, table, dy, dq, dk, dp, dg, dbeta, scale, T,
     H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     AXIS: tl.constexpr, DECAY: tl.constexpr, PRE: tl.constexpr, UNDECAYED: tl.constexpr, PREDICT: tl.constexpr,
     SAME: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """dq, dk, dp [T, H, K], and the parts dg, dbeta [key tiles, T, H]. Grid (chunks, heads, key tiles).
+    """dq, dk, dp [T, H, K], dg [key tiles, T, H] and dbeta [1 + key tiles, T, H] in parts. Grid (chunks, heads, key tiles).
 
     SAME: p is k, so dp is added to dk and not written.
     """
@@ -147,11 +184,9 @@ def gradients(
     d_k = tl.zeros([C, BK], tl.float32)
     d_p = tl.zeros([C, BK], tl.float32)
     d_g = tl.zeros([C], tl.float32)
-    d_beta = tl.zeros([C], tl.float32)
+    per_beta = tl.zeros([C], tl.float32)
     if tl.program_id(2) * BK < rows:
         cum, read, predict, end = log_decays(g, at, exists, C, DECAY, PRE, UNDECAYED)
-        dy_d = tl.zeros([C, C], tl.float32)
-        f_d = tl.zeros([C, C], tl.float32)
         at_end = tl.zeros([BK], tl.float32)
         for begin in range(0, open_columns, BV):
             columns = begin + tl.arange(0, BV)
@@ -160,53 +195,48 @@ def gradients(
             d = load_tile(delta, at, exists, V, columns, open_columns, DOT)
             s = tl.load(state_at(states, chunk, head, H, K, V, r, columns), mask=inside, other=0.0).to(DOT)
             d_s = tl.load(state_at(d_states, chunk, head, H, K, V, r, columns), mask=inside, other=0.0).to(DOT)
-            dy_d += tl.dot(d_y, tl.trans(d), input_precision=PREC)
             d_q += tl.dot(d_y, tl.trans(s), input_precision=PREC)
             d_k += tl.dot(d, tl.trans(d_s), input_precision=PREC)
             if DECAY:
                 at_end += tl.sum(s.to(tl.float32) * d_s.to(tl.float32), 1)
             if PREDICT:
                 f_tile = load_tile(f, at, exists, V, columns, open_columns, DOT)
-                f_d += tl.dot(f_tile, tl.trans(d), input_precision=PREC)
                 d_p += tl.dot(f_tile, tl.trans(s), input_precision=PREC)
-                if tl.program_id(2) == 0:
-                    v_tile = load_tile(v, at, exists, V, columns, open_columns, DOT).to(tl.float32)
-                    d_beta += tl.sum(f_tile.to(tl.float32) * v_tile, 1)
         q_tile = load_tile(q, at, exists, K, r, rows, DOT)
         k_tile = load_tile(k, at, exists, K, r, rows, DOT)
         k_wide = k_tile.to(tl.float32)
-        dy_d = (scale * dy_d * causal_decay(read, cum, C, PRE)).to(DOT)
-        d_q = scale * tl.exp(read)[:, None] * d_q + tl.dot(dy_d, k_tile, input_precision=PREC)
+        asked = load_tile(d_read, at, exists, C, tl.arange(0, C), C, DOT)
+        d_q = scale * tl.exp(read)[:, None] * d_q + tl.dot(asked, k_tile, input_precision=PREC)
         d_k = tl.exp(end - cum)[:, None] * d_k
         if DECAY:
-            all_ends = tl.exp(end) * tl.sum(at_end, 0) + tl.sum(tl.sum(k_wide * d_k, 1), 0)
+            all_ends = tl.exp(end) * tl.sum(at_end, 0) + tl.sum(k_wide * d_k)
             d_g += tl.where(tl.arange(0, C) == length - 1, all_ends, 0.0)
-        d_k += tl.dot(tl.trans(dy_d), q_tile, input_precision=PREC)
-        d_predict = tl.zeros([C], tl.float32)
+        d_k += tl.dot(tl.trans(asked), q_tile, input_precision=PREC)
+        d_predicted = tl.zeros([C], tl.float32)
         if PREDICT:
             b = tl.load(beta + at, mask=exists, other=0.0).to(tl.float32)
             p_tile = load_tile(p, at, exists, K, r, rows, DOT)
-            f_d = -f_d * causal_decay(predict, cum, C, True)
-            d_p = tl.dot(f_d.to(DOT), k_tile, input_precision=PREC) - tl.exp(predict)[:, None] * d_p
-            d_k += tl.dot(tl.trans((f_d * b[:, None]).to(DOT)), p_tile, input_precision=PREC)
+            asked = load_tile(d_predict, at, exists, C, tl.arange(0, C), C, DOT)
+            d_p = tl.dot(asked, k_tile, input_precision=PREC) - tl.exp(predict)[:, None] * d_p
+            of_beta = (b[:, None] * p_tile.to(tl.float32)).to(DOT)
+            d_k += tl.dot(tl.trans(asked), of_beta, input_precision=PREC)
             per_beta = tl.sum(p_tile.to(tl.float32) * d_p, 1)
-            d_beta += per_beta
-            d_predict = b * per_beta
+            d_predicted = b * per_beta
             d_p = b[:, None] * d_p
         if DECAY:
-            d_read = tl.sum(q_tile.to(tl.float32) * d_q, 1)
-            d_g += d_read + d_predict - tl.sum(k_wide * d_k, 1)
+            d_reads = tl.sum(q_tile.to(tl.float32) * d_q, 1)
+            d_g += d_reads + d_predicted - tl.sum(k_wide * d_k, 1)
             d_g = tl.cumsum(d_g, 0, reverse=True)
             if UNDECAYED:
-                d_g -= d_predict
+                d_g -= d_predicted
             if PRE:
-                d_g -= d_read
+                d_g -= d_reads
         if SAME:
             d_k += d_p
     store_tile(dq, at, exists, K, r, d_q)
     store_tile(dk, at, exists, K, r, d_k)
     if PREDICT:
-        tl.store(dbeta + part, d_beta, mask=exists)
+        tl.store(dbeta + T * H + part, per_beta, mask=exists)
         if not SAME:
             store_tile(dp, at, exists, K, r, d_p)
     if DECAY:

@@ -1,7 +1,7 @@
 """The delta family on Triton as one autograd function; what belongs to one rule only is in `delta`, `comba`, `linear`.
 
     forward    solve -> carry -> output                 saved: the inputs and T
-    backward   carry again -> inner -> carry_back -> gradients
+    backward   carry again -> inner -> carry_back -> pairs -> gradients
 
 `Scan` holds what is constant in a pass and starts the kernels. Tensors are flat, [T, H, D] with all sequences one after
 another (see `chunks`); the state is [N, H, K, V], one entry a sequence.
@@ -118,10 +118,15 @@ class _Recurrence(torch.autograd.Function):
         )  # fmt: skip
         dq, dk, dp = torch.empty_like(q), torch.empty_like(k), None if p is None else torch.empty_like(p)
         parts = triton.cdiv(k.shape[-1], launch("gradients", k.device, k.shape[-1], v.shape[-1]).BK)
-        dg, dbeta = (None if x is None else x.new_empty(parts, *x.shape, dtype=torch.float32) for x in (g, beta))
+        dg = None if g is None else g.new_empty(parts, *g.shape, dtype=torch.float32)
+        dbeta = None if beta is None else beta.new_empty(1 + parts, *beta.shape, dtype=torch.float32)
+        square = k.new_empty(2, *k.shape[:2], tile(scan.table.size), dtype=scan.products.stored)
+        scan.start(
+            delta_backward.pairs, "chunks", q, state, v, g, delta, f, table, dy, *square, dbeta, scale, **rule
+        )
         scan.start(
             delta_backward.gradients, "chunks x keys", q, state,
-            q, k, used, v, g, beta, delta, f, states, d_states, table, dy, dq, dk, dp, dg, dbeta, scale, k.shape[0],
+            q, k, used, g, beta, delta, f, *square, states, d_states, table, dy, dq, dk, dp, dg, dbeta, scale, k.shape[0],
             SAME=p is None, **rule,
         )  # fmt: skip
         dg, dbeta = (None if x is None else x.sum(0) for x in (dg, dbeta))

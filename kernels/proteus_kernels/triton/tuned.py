@@ -33,7 +33,7 @@ DEFAULTS = {
     "inner": Launch(BK=64, BV=64, num_warps=4, num_stages=2),
     "carry_back": Launch(BK=32, BV=32, num_warps=4, num_stages=2),
     "pairs": Launch(BK=16, BV=64, num_warps=4, num_stages=2),
-    "gradients": Launch(BK=32, BV=32, num_warps=8, num_stages=2),
+    "gradients": Launch(BK=32, BV=64, num_warps=8, num_stages=2),
     "gates_forward": Launch(BK=16, BV=16, num_warps=4, num_stages=2),
     "states_forward": Launch(BK=16, BV=32, num_warps=8, num_stages=2),
     "outputs_forward": Launch(BK=32, BV=64, num_warps=8, num_stages=2),
