@@ -6,6 +6,7 @@ is never too few.
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from proteus_bench.backends.external import (
     train_length_of,
     weights_digest,
 )
-from proteus_bench.errors import BenchError, EnvironmentFault, UsageError
+from proteus_bench.errors import BenchError, EnvironmentFault, UsageError, unknown
 from proteus_bench.grammar import ModelSpec
 from proteus_bench.store.canonical import digest
 
@@ -98,12 +99,21 @@ class HarnessBackend:
         whole = [i for i, prompt in enumerate(prompts) if not prompt]
         found: dict[int, tuple[float, bool | None]] = {}
         if plain:
-            answers = self.model.loglikelihood(_requests("loglikelihood", [(prompts[i], texts[i]) for i in plain]))
+            answers = self._call("loglikelihood", [(prompts[i], texts[i]) for i in plain])
             found |= {i: (float(value), bool(greedy)) for i, (value, greedy) in zip(plain, answers, strict=True)}
         if whole:
-            values = self.model.loglikelihood_rolling(_requests("loglikelihood_rolling", [(texts[i],) for i in whole]))
+            values = self._call("loglikelihood_rolling", [(texts[i],) for i in whole])
             found |= {i: (float(value), None) for i, value in zip(whole, values, strict=True)}
         return [found[i] for i in range(len(asks))]
+
+    def _call(self, kind: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
+        """The answers to requests of one kind, without a bar for every batch where the model can do without."""
+        from lm_eval.api.instance import Instance
+
+        method = getattr(self.model, kind)
+        requests = [Instance(request_type=kind, doc={}, arguments=pair, idx=i) for i, pair in enumerate(arguments)]
+        quiet = {"disable_tqdm": True} if "disable_tqdm" in inspect.signature(method).parameters else {}
+        return method(requests, **quiet)
 
     def _texts(self, prompts: Sequence[str], asks: Sequence[Ask]) -> list[str]:
         wanted = [i for i, ask in enumerate(asks) if ask.max_new_tokens > 0]
@@ -118,7 +128,7 @@ class HarnessBackend:
             for i in wanted
         ]
         pairs = [(prompts[i], setting) for i, setting in zip(wanted, settings, strict=True)]
-        texts = dict(zip(wanted, self.model.generate_until(_requests("generate_until", pairs)), strict=True))
+        texts = dict(zip(wanted, self._call("generate_until", pairs), strict=True))
         return [texts.get(i, "") for i in range(len(asks))]
 
     def _reply(
@@ -152,10 +162,12 @@ def parse_name(name: str) -> tuple[str, dict[str, Any]]:
 
 def _create(label: str, kind: str, arguments: dict[str, Any], settings: Settings) -> Any:
     import lm_eval.models  # noqa: F401  fills the registry
-    from lm_eval.api.registry import get_model
+    from lm_eval.api.registry import get_model, model_registry
 
     if kind == "proteus":
         raise UsageError(f"{label} asks proteus-bench through lm-eval: name the model itself")
+    if kind not in model_registry:
+        raise unknown("model type of lm-eval", kind, model_registry)
     folder = _folder(arguments)
     if folder is not None and folder_config(folder).get("model_type") == OWN:
         import proteus_models.hf  # noqa: F401  makes transformers know the type
@@ -210,9 +222,3 @@ def _folder(arguments: dict[str, Any]) -> Path | None:
 def _short_name(arguments: dict[str, Any]) -> list[str]:
     found = arguments.get("pretrained") or arguments.get("model")
     return [Path(str(found)).name] if found else []
-
-
-def _requests(kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    from lm_eval.api.instance import Instance
-
-    return [Instance(request_type=kind, doc={}, arguments=pair, idx=i) for i, pair in enumerate(arguments)]

@@ -45,6 +45,11 @@ class HFTokenizer(FileTokenizer):
         return len(self.prompt_ids("a", " b", "")) - len(self.encode("a b")) + _SEAM_SLACK
 
     @property
+    def definition(self) -> str:
+        """The text of a tokenizer.json with the same ids, for a run folder: whoever checks a run makes its items again."""
+        return str(self._inner.to_str())
+
+    @property
     def vocab_size(self) -> int:
         return int(self._inner.get_vocab_size())
 

@@ -80,6 +80,7 @@ def _run(name: str, plan: Any, folder: Any, workers: int, contexts: int, gates: 
     cells, comparisons = doc.cell_results(plan, done.rows), doc.comparisons_of(plan, done.rows)
     doc.write_items(plan, folder, done.rows)
     doc.write_timing(plan, folder, done, workers)
+    doc.write_tokenizers(plan, folder)
     run = doc.run_document(plan, folder, done, cells, comparisons)
     write_json(folder.run_path, run)
     states = States({}, {})

@@ -51,6 +51,7 @@ def _run(plan: Any, folder: Any, workers: int, as_json: bool) -> int:
     comparisons = doc.comparisons_of(plan, done.rows)
     doc.write_items(plan, folder, done.rows)
     doc.write_timing(plan, folder, done, workers)
+    doc.write_tokenizers(plan, folder)
     write_json(folder.run_path, doc.run_document(plan, folder, done, cells, comparisons))
     missing = sum(plan.questions(key) - len(rows) for key, rows in done.rows.items())
     compared = None if missing or done.failures else _compared(plan, folder)
@@ -106,8 +107,9 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: 
         capacity = Capacity.from_dict(info.capacity, schedule_classes())
         longest = max(length for _, length in plan.suite.counts)
         found = [r for key, r in rows.items() if key.model == method.text and key.length == longest]
+        has_memory = info.state_bytes > 0 or not method.is_external
         traces = [row["unlocks"] for part in found for row in part if "unlocks" in row]
-        shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params, traces))
+        shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params, traces, has_memory))
     running = [(k.model, k.length, k.seed, c.perplexity) for k, c in cells.items() if c.perplexity is not None]
     scored = "strict match" if not running else "probability of a token" if len(running) == len(cells) else "strict score"
     title = f"{plan.suite.name} (version {plan.suite.version}), score = {scored} x 100"

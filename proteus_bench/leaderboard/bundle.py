@@ -14,6 +14,7 @@ from typing import Any
 
 from proteus_bench import __version__
 from proteus_bench.errors import EnvironmentFault, UsageError
+from proteus_bench.leaderboard.cost import FILE as COST_FILE
 from proteus_bench.leaderboard.items import needed_tokenizers
 from proteus_bench.leaderboard.opening import MANIFEST, bundle_id, plain_file
 from proteus_bench.leaderboard.schema import BUNDLE, Bundle, Statement
@@ -27,9 +28,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def run_file_names(folder: Path, run: RunFile) -> list[str]:
-    """What of a run folder goes into a bundle: run.json, the logs that it names, timing.json where there is one."""
+    """What of a run folder goes into a bundle: run.json, the logs that it names, timing.json and cost.json if they are there."""
     names = ["run.json", *(cell.file for record in run.records for cell in record.cells if cell.sha256 is not None)]
-    return [*names, *(["timing.json"] if (folder / "timing.json").is_file() else [])]
+    return [*names, *(name for name in ("timing.json", COST_FILE) if (folder / name).is_file())]
 
 
 def submit(
@@ -38,7 +39,7 @@ def submit(
 ) -> str:  # fmt: skip
     """Write a bundle of run folders and return its id. ``out``: a new or empty folder, or a name that ends in .zip.
 
-    The tokenizer of the runs goes in where the zoo has it. checkpoints: zoo folders by the sha256 of their weights, for
+    The tokenizers of the runs go in, from the zoo or the run folders. checkpoints: zoo folders by the sha256 of their weights, for
     V3. durable: False for a folder that is read once and thrown
     away. Raises InvalidFileError for a run folder that is not
     whole, UsageError for a target that is there already, EnvironmentFault when it cannot be written. The result is there
@@ -60,7 +61,7 @@ def submit(
         if any(block["run_id"] == run.run_id for block in blocks):
             raise UsageError(f"{folder} is given twice, or measures the same as another one")
         blocks.append({"run_id": run.run_id, "path": at, "files": files})
-    tokenizers = needed_tokenizers(sorted(fingerprints))
+    tokenizers = needed_tokenizers(sorted(fingerprints), runs)
     held = {"tokenizers": _tokenizer_blocks(tokenizers, sources), "checkpoints": _checkpoint_blocks(checkpoints, sources)}
     manifest = Bundle.model_validate(
         {"schema": BUNDLE, "version": __version__, "statement": statement.model_dump(), "runs": blocks, **held}

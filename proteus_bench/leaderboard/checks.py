@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from proteus_bench.errors import BenchError, InvalidFileError
+from proteus_bench.leaderboard.cost import FILE as COST_FILE
+from proteus_bench.leaderboard.cost import CostBlock, cost_reasons, of_record, read_cost
 from proteus_bench.leaderboard.forms import first_error, plain_text, read_as, shown
 from proteus_bench.leaderboard.opening import plain_file
 from proteus_bench.leaderboard.schema import Row, Timing
@@ -37,11 +39,15 @@ class Refused(InvalidFileError):
 
 @dataclass
 class Checked:
-    """A run that passed V0: its rows by cell (index into run.records, task, length), all of the right form."""
+    """A run that passed V0: its rows by cell (index into run.records, task, length), all of the right form.
+
+    costs: the blocks of its cost.json.
+    """
 
     folder: Path
     run: RunFile
     rows: dict[tuple[int, str, int], Rows] = field(default_factory=dict)
+    costs: list[CostBlock] = field(default_factory=list)
 
     def of(self, record: int) -> dict[tuple[str, int], Rows]:
         """Rows of one record by (task, length), in the order of run.json."""
@@ -51,7 +57,8 @@ class Checked:
 
 def read_run(folder: Path, run: RunFile) -> Checked:
     """V0 of the logs. Raises Refused (exit 3) with the first thing that is malformed."""
-    checked = Checked(folder, run)
+    costs = read_cost(plain_file(folder, COST_FILE)) if (folder / COST_FILE).is_file() else []
+    checked = Checked(folder, run, costs=costs)
     for number, record in enumerate(run.records):
         for text in (record.label, record.model, record.schedule, record.trained_schedule):
             _plain(f"record {number + 1}", text)
@@ -110,6 +117,7 @@ def check_run(checked: Checked) -> Iterator[str]:
     for label in dict.fromkeys(record.label for record in run.records):
         yield from seed_reasons([record for record in run.records if record.label == label], label)
     yield from _statuses(run)
+    yield from _costs(checked)
     yield from twin_predictions(predictions(checked))
 
 
@@ -123,8 +131,7 @@ def _identity(run: RunFile, record: Record) -> Iterator[str]:
         if record.identity.get(key) != value:
             yield f"{where}: its identity is of another {key.replace('_', ' ')}"
     name = str(record.identity.get("model"))
-    rest = record.label.rpartition(":")[2].removeprefix(name)
-    if not record.label.rpartition(":")[2].startswith(name) or (rest and rest[0] not in "+@"):
+    if not (_names_zoo_model(record.label, name) if record.backend == "local" else _names_external(record, name)):
         yield f"{where}: its identity is of model {shown(name, 80)}"
     if "config_sha256" in record.identity:
         config = hashlib.sha256(canonical_json(record.config)).hexdigest()
@@ -133,6 +140,18 @@ def _identity(run: RunFile, record: Record) -> Iterator[str]:
     for key in ("checkpoint_sha256", "tokenizer_sha256"):
         if not isinstance(record.identity.get(key), str):
             yield f"{where}: its identity names no {key}"
+
+
+def _names_zoo_model(label: str, name: str) -> bool:
+    text = label.rpartition(":")[2]
+    rest = text.removeprefix(name)
+    return text.startswith(name) and (not rest or rest[0] in "+@")
+
+
+def _names_external(record: Record, name: str) -> bool:
+    """A model outside the zoo: its label is its source and place, its name the source and the last part of the place."""
+    source = f"{record.backend}:"
+    return record.model == name and name.startswith(source) and record.label.startswith(source)
 
 
 def _cells_of_identity(record: Record) -> Iterator[str]:
@@ -250,6 +269,17 @@ def _statuses(run: RunFile) -> Iterator[str]:
     worst = next((s for s in ("failed", "partial", "diverged") if any(r.status == s for r in run.records)), "complete")
     if run.status != worst:
         yield f"the run is called {run.status}, its records are {worst}"
+
+
+def _costs(checked: Checked) -> Iterator[str]:
+    """Every cost is of a record of this run, one a method, and its figures follow from its seconds."""
+    labels = [block.label for block in checked.costs]
+    if len(set(labels)) != len(labels):
+        yield "a method has two costs"
+    for block in checked.costs:
+        if not any(of_record(block, record) for record in checked.run.records):
+            yield f"{shown(block.label)}: its cost is of other weights or of another capacity"
+        yield from (f"{shown(block.label)}: {reason}" for reason in cost_reasons(block))
 
 
 @dataclass(frozen=True)

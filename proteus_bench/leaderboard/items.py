@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from proteus_bench.backends.encoding import continuation_ids
 from proteus_bench.errors import BenchError
 from proteus_bench.leaderboard.checks import Checked, close, place
 from proteus_bench.leaderboard.forms import shown
@@ -17,7 +19,8 @@ from proteus_bench.runner.items import SuitePlan, gold_text, make_item, plan_sui
 from proteus_bench.score import SCORER_ID, SCORER_VERSION, score_answer
 from proteus_bench.stats import holm_family, paired_difference, unbounded_difference, verdict
 from proteus_bench.store import CellKey
-from proteus_bench.store.run_file import ComparisonBlock, SuiteBlock
+from proteus_bench.store.folder import TOKENIZERS
+from proteus_bench.store.run_file import ComparisonBlock, Record, SuiteBlock
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Book:
             if fingerprint in self._tokenizers:
                 break
             try:
-                made = FileTokenizer.from_path(path)
+                made = FileTokenizer.from_path(path, special_tokens_of(fingerprint))
             except TaskError:
                 continue
             except BaseException as error:
@@ -107,11 +110,25 @@ class Book:
         return held
 
 
-def needed_tokenizers(fingerprints: Sequence[str]) -> list[Path]:
-    """The tokenizer files of the zoo that runs were made with, for their bundle: the zoo may have others one day."""
+def special_tokens_of(fingerprint: str) -> int:
+    """How many tokens a fingerprint says that a model puts round a prompt."""
+    count = fingerprint.partition("+")[2]
+    return int(count) if re.fullmatch(r"[0-9]{1,4}", count) else 0
+
+
+def needed_tokenizers(fingerprints: Sequence[str], runs: Sequence[Path] = ()) -> list[Path]:
+    """The tokenizer files that runs were made with, for their bundle: of the zoo, which may have others one day, or of the run
+    folders."""
     from proteus_tasks.tokenizers import FileTokenizer
 
-    return [path for path in zoo_tokenizers() if FileTokenizer.from_path(path).fingerprint in fingerprints][:1]
+    files = [*zoo_tokenizers(), *(path for run in runs for path in sorted((run / TOKENIZERS).glob("*.json")))]
+    found: dict[str, Path] = {}
+    for path in files:
+        for fingerprint in fingerprints:
+            made = FileTokenizer.from_path(path, special_tokens_of(fingerprint))
+            if made.fingerprint == fingerprint:
+                found.setdefault(fingerprint, path)
+    return list(dict.fromkeys(found.values()))
 
 
 def zoo_tokenizers() -> list[Path]:
@@ -135,7 +152,10 @@ def _facts(item: Any, tokenizer: Any) -> Facts:
         sha256=item.sha256,
         reached=item.reached,
         prompts=tuple(prompts),
-        gold_tokens=tuple(len(tokenizer.encode(gold_text(question))) for question in item.questions),
+        gold_tokens=tuple(
+            len(continuation_ids(tokenizer, item.prompt(slot), gold_text(question)))
+            for slot, question in enumerate(item.questions)
+        ),
         depths=tuple(_depth(item, question) for question in item.questions),
         needles=tuple(round(float(needle.depth), 6) for needle in item.needles),
         scored=scored,
@@ -180,7 +200,7 @@ def check_items(checked: Checked, book: Book, tokenizers: Sequence[Path] = ()) -
                     raise
                 yield f"{place(record, cell)}: its items cannot be made here: {shown(error, 200)}"
                 continue
-            yield from _first_wrong_row(place(record, cell), rows, facts, tokenizer)
+            yield from _first_wrong_row(place(record, cell), rows, facts, tokenizer, _is_chat(record))
 
 
 def check_completeness(checked: Checked, book: Book) -> Iterator[str]:
@@ -213,16 +233,24 @@ def _frozen(checked: Checked, number: int, suite: SuitePlan) -> Iterator[str]:
             yield f"{place(record, cell)}: its items are not those that suite {suite.name} froze"
 
 
-def _first_wrong_row(where: str, rows: list[dict[str, Any]], facts: Sequence[Facts], tokenizer: Any) -> Iterator[str]:
+def _is_chat(record: Record) -> bool:
+    settings = record.identity.get("settings")
+    return isinstance(settings, dict) and settings.get("prompting") == "chat"
+
+
+def _first_wrong_row(
+    where: str, rows: list[dict[str, Any]], facts: Sequence[Facts], tokenizer: Any, chat: bool
+) -> Iterator[str]:
     for row in rows:
         item = facts[row["index"]]
-        reason = _wrong(row, item, tokenizer)
+        reason = _wrong(row, item, tokenizer, chat)
         if reason:
             yield f"{where}, item {row['index']}: {reason}"
             return
 
 
-def _wrong(row: dict[str, Any], item: Facts, tokenizer: Any) -> str:
+def _wrong(row: dict[str, Any], item: Facts, tokenizer: Any, chat: bool) -> str:
+    """Why a row is not the item's. In a chat the gold stands behind a template that is not here: its tokens are not counted."""
     slot = row["question"]
     if slot >= len(item.prompts):
         return f"question {slot} of {len(item.prompts)}"
@@ -234,7 +262,7 @@ def _wrong(row: dict[str, Any], item: Facts, tokenizer: Any) -> str:
         ("gold answer", list(question.golds), row["golds"]),
         ("length", item.reached, row["reached"]),
         ("depth", list(item.needles), row["depths"]),
-        ("number of gold tokens", item.gold_tokens[slot], row["gold_tokens"]),
+        ("number of gold tokens", row["gold_tokens"] if chat else item.gold_tokens[slot], row["gold_tokens"]),
     ):
         if mine != theirs:
             return f"its {what} is not the one that the suite makes"

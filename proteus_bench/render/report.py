@@ -22,7 +22,10 @@ from proteus_bench.stats import Interval
 
 @dataclass(frozen=True)
 class Shown:
-    """One method for the strip: its name, capacity and training length in tokens; `traces` where the data decided k(t)."""
+    """One method for the strip: its name, capacity and training length in tokens; `traces` where the data decided k(t).
+
+    has_memory: False for a model outside the zoo that has no memory to open.
+    """
 
     model: str
     capacity: Capacity
@@ -30,6 +33,7 @@ class Shown:
     state_bytes: int
     n_params: int
     traces: Traces = ()
+    has_memory: bool = True
 
 
 def print_report(
@@ -45,8 +49,13 @@ def print_report(
     if comparisons:
         _print_comparisons(console, comparisons)
     length = max((score.length for score in scores), default=0)
-    if length:
-        _print_strips(console, methods, length)
+    drawn = [method for method in methods if method.has_memory]
+    if length and drawn:
+        _print_strips(console, drawn, length)
+    for method in methods:
+        if not method.has_memory:
+            size = f"{method.n_params:,} parameters" if method.n_params else "of unknown size"
+            console.print(Text(f"{method.model}: {size}, trained on texts of {method.train_length:,} tokens", style="dim"))
     for note in _length_notes(scores, methods) + _diverged_notes(scores) + list(notes):
         console.print(Text(f"note: {note}", style="yellow"))
 

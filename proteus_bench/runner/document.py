@@ -86,7 +86,7 @@ def _record(
     return {
         "record_id": digest(identity),
         "identity": identity,
-        "model": method.name,
+        "model": info.model if method.is_external else method.name,
         "schedule": method.schedule,
         "label": text,
         "seed": seed,
@@ -209,6 +209,13 @@ def write_items(plan: Plan, folder: RunFolder, rows: Mapping[CellKey, list[dict[
         sink = io.BytesIO()
         parquet.write_table(pa.Table.from_pylist(table), sink, compression="zstd")
         write_bytes(folder.items_path, sink.getvalue())
+
+
+def write_tokenizers(plan: Plan, folder: RunFolder) -> None:
+    """The tokenizers of models outside the zoo, with which the items can be made again."""
+    for fingerprint, text in plan.tokenizers.items():
+        folder.tokenizer_path(fingerprint).parent.mkdir(exist_ok=True)
+        write_bytes(folder.tokenizer_path(fingerprint), text.encode("utf-8"))
 
 
 def write_timing(plan: Plan, folder: RunFolder, done: Executed, workers: int) -> None:

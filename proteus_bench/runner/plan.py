@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from proteus_bench import __version__
@@ -20,7 +20,7 @@ from proteus_bench.store import CellKey, digest
 class Plan:
     """A resolved run. ``infos``: by (method text, seed). ``cells``: with their item counts, in running order.
 
-    asked: questions an item by (task, length).
+    asked: questions an item by (task, length). tokenizers: definitions by fingerprint, of models outside the zoo.
     """
 
     spec: RunSpec
@@ -30,6 +30,7 @@ class Plan:
     cells: dict[CellKey, int]
     notes: tuple[str, ...]
     asked: dict[tuple[str, int], int]
+    tokenizers: dict[str, str] = field(default_factory=dict)
 
     def questions(self, key: CellKey) -> int:
         """Rows that the cell's log will hold."""
@@ -112,7 +113,8 @@ def make_plan(spec: RunSpec) -> Plan:
         for seed in method.seeds:
             for (task, length), count in suite.counts.items():
                 cells[CellKey(method.text, task, length, seed)] = min(count, spec.limit or count)
-    return Plan(spec, suite, tuple(methods), infos, cells, tuple(notes), asked)
+    texts = {name: text for name, one in tokenizers.items() if (text := getattr(one, "definition", None)) is not None}
+    return Plan(spec, suite, tuple(methods), infos, cells, tuple(notes), asked, texts)
 
 
 def _preflight(method: Method, info: BackendInfo, longest: int, suite: str) -> None:

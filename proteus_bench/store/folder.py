@@ -3,6 +3,7 @@
 manifest.json            planned cells, written before any work
 cells/<cell>.jsonl       one checksummed row per question, append-only
 cells/<cell>.seconds.jsonl  seconds per question, apart, so that results are byte-identical when the run is repeated
+tokenizers/*.json        tokenizers of models outside the zoo, by the first digits of their fingerprint
 run.json items.parquet   results;  timing.json  what it cost
 """
 
@@ -18,6 +19,7 @@ from proteus_bench.store.atomic import prove_writable, write_json
 from proteus_bench.store.canonical import digest, file_digest, loads_strict
 
 SCHEMA = "proteus-bench/manifest@1"
+TOKENIZERS = "tokenizers"
 MAX_JSON_BYTES = 64 << 20
 _UNSAFE = re.compile(r"[^A-Za-z0-9.@_-]+")
 
@@ -60,6 +62,10 @@ class RunFolder:
     def time_path(self, cell: CellKey) -> Path:
         """The seconds of a cell, outside the results."""
         return self.path / "cells" / f"{cell.file_name}.seconds.jsonl"
+
+    def tokenizer_path(self, fingerprint: str) -> Path:
+        """Where the tokenizer of a model outside the zoo stands."""
+        return self.path / TOKENIZERS / f"{fingerprint[:16]}.json"
 
     def claim(self, plan: dict[str, Any]) -> bool:
         """Write the manifest, or accept one of the same plan (True: this is a resumption).
