@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from proteus_bench.probes.curves import Overload, overload
+from proteus_bench.probes.sets import pairs_of
 from proteus_bench.probes.text import BLOCKS, Record, effect, effect_of, estimate, matrix, pick
 from proteus_bench.stats import Interval, cluster_mean_ci, crossed_anova, paired_difference
 
@@ -16,7 +17,6 @@ Measure = dict[str, Any]
 LEVELS = (0.9, 0.5)
 NOT_SEPARABLE = "not separable from none"
 _LOAD = re.compile(r"capacity\.mqar_(\d+)")
-_SETS = re.compile(r"interference\.a(\d+)_b(\d+)(?:_gap(\d+))?")
 
 
 def measure(name: str, model: str, interval: Interval | None, **where: Any) -> Measure | None:
@@ -159,17 +159,9 @@ def interference_contrasts(found: Sequence[Record]) -> list[Measure]:
 
 def _effects(found: Sequence[Record]) -> Iterator[tuple[str, list[Record], list[Record], dict[str, Any]]]:
     """(retroactive or proactive, the set alone, the set beside the other, sizes and gap), for every pair that was asked."""
-    tasks = {record.task for record in found if _SETS.fullmatch(record.task)}
-    for task in sorted(tasks, key=lambda t: [int(x or 0) for x in _SETS.fullmatch(t).groups()]):  # type: ignore[union-attr]
-        match = _SETS.fullmatch(task)
-        assert match is not None
-        a, b, gap = (int(part or 0) for part in match.groups())
-        suffix = f"_gap{gap}" if gap else ""
-        where = {"task": task, "a": a, "b": b, "gap": gap}
-        sides = (("retroactive", "A", f"interference.a{a}_b0"), ("proactive", "B", f"interference.a0_b{b}"))
-        for name, role, alone in sides:
-            if a and b and alone + suffix in tasks:
-                yield name, pick(found, task=alone + suffix), pick(found, task=task, role=role), where
+    for pair in pairs_of({record.task for record in found}):
+        alone, joint = pick(found, task=pair.alone), pick(found, task=pair.task, role=pair.role)
+        yield pair.name, alone, joint, {"task": pair.task, "a": pair.a, "b": pair.b, "gap": pair.gap}
 
 
 def sentences(rows: Sequence[Measure]) -> list[str]:
