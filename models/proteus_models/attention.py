@@ -202,12 +202,12 @@ class Attention(nn.Module):
         return Queries(rotated=rotate(q_BTHK, start, self.base), free=q_BTHK)
 
     def forward(
-        self, x_BTD: Tensor, cache: AttentionCache, form: str = "chunk", *, prefix: Tensor | None = None, last_only: bool = False
+        self, x_BTD: Tensor, cache: AttentionCache, form: str = "auto", *, prefix: Tensor | None = None, last_only: bool = False
     ) -> tuple[Tensor, AttentionCache]:  # fmt: skip
         """`prefix` tokens_BPD (B may be 1) are seen by every position. `last_only`: y of the last position."""
         q, k, v = self.project(x_BTD)
         queries = self.queries(q, cache.position)
-        y, cache = (chunk if form == "chunk" else recurrent)(
+        y, cache = (recurrent if form == "recurrent" else chunk)(
             q=queries.last(1) if last_only else queries, k_BTHK=rotate(k, cache.position, self.base), v_BTHV=v,
             cache=cache, window=self.window, prefix=self.prefix(prefix, len(x_BTD)),
         )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from proteus_kernels import comba
+from proteus_kernels import dispatch
 from proteus_models.config import ModelConfig
 from proteus_models.gdn import GDNMixer, GDNState
 from proteus_models.layers import GatedOutput
@@ -38,7 +38,7 @@ class CombaMixer(GDNMixer):
         p = self.feedback.sigmoid()[:, None] * k
         self.observe(p, v, active)
         a, b = self.gates(x_BTD).chunk(2, -1)
-        y, memory = getattr(comba, form)(
+        y, memory = dispatch.kernel("comba", form)(
             q_BTHK=q, k_BTHK=k, p_BTHK=p, v_BTHV=v,
             log_decay_BTH=-self.log_rate.exp() * nn.functional.softplus(a), beta_BTH=b.sigmoid(),
             correction_H=self.correction, state_BHKV=state[1], **self.choices(active, form),

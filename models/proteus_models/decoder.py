@@ -164,7 +164,7 @@ class DecoderLM(nn.Module):
         return self.along.active_coords_range(start, length, self.config.axis_dim()).tolist()
 
     def hidden(
-        self, ids_BT: Tensor, state: DecoderState | None = None, form: str = "chunk", last_only: bool = False
+        self, ids_BT: Tensor, state: DecoderState | None = None, form: str = "auto", last_only: bool = False
     ) -> tuple[Tensor, DecoderState]:
         """Final-norm hidden states h_BTD and the state after the last token.
 
@@ -197,7 +197,7 @@ class DecoderLM(nn.Module):
             return packing.each(ids_BT, lambda ids: self.hidden(ids)[0])
         x, active = self.embed(ids_BT), self.active(0, packing.longest)
         for block in self.stack:
-            x, _ = block(x, None, active, "chunk", packing=packing)
+            x, _ = block(x, None, active, "auto", packing=packing)
         return self.norm(x)
 
     def _watched(
@@ -264,7 +264,7 @@ class DecoderLM(nn.Module):
         return self.logits(h[:, -1]), state
 
     def forward(
-        self, ids_BT: Tensor, state: DecoderState | None = None, return_state: bool = False, form: str = "chunk"
+        self, ids_BT: Tensor, state: DecoderState | None = None, return_state: bool = False, form: str = "auto"
     ) -> Any:
         """logits_BTV, with the state after the last token when asked for."""
         h, state = self.hidden(ids_BT, state, form)

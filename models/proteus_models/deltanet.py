@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from proteus_kernels import delta
+from proteus_kernels import dispatch
 from proteus_models.config import ModelConfig
 from proteus_models.mixer import MatrixMixer
 
@@ -45,7 +45,7 @@ class DeltaNetMixer(MatrixMixer):
     ) -> tuple[Tensor, DeltaNetState]:
         q, k, v, tail = self.projections(x_BTD, state[0], active)
         self.observe(k, v, active)
-        y, memory = getattr(delta, form)(
+        y, memory = dispatch.kernel("delta", form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, beta_BTH=self.gates(x_BTD).sigmoid(),
             state_BHKV=state[1], **self.choices(active, form),
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from proteus_kernels import delta
+from proteus_kernels import dispatch
 from proteus_models.config import ModelConfig
 from proteus_models.mixer import MatrixMixer
 
@@ -32,7 +32,7 @@ class GDNMixer(MatrixMixer):
         q, k, v, tail = self.projections(x_BTD, state[0], active)
         self.observe(k, v, active)
         a, b = self.gates(x_BTD).chunk(2, -1)
-        y, memory = getattr(delta, form)(
+        y, memory = dispatch.kernel("delta", form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v,
             log_decay_BTH=-self.log_rate.exp() * nn.functional.softplus(a), beta_BTH=b.sigmoid(),
             state_BHKV=state[1], **self.choices(active, form),

@@ -57,9 +57,9 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self, x_BTD: Tensor, state: Any, active: list[int] | None, form: str = "chunk", last_only: bool = False
+        self, x_BTD: Tensor, state: Any, active: list[int] | None, form: str = "auto", last_only: bool = False
     ) -> tuple[Tensor, Any]:
-        """`form` names the kernel's form: chunk, or recurrent (the definition). `last_only`: y of the last position."""
+        """`form` names the kernel's backend, see `proteus_kernels.dispatch`. `last_only`: y of the last position."""
         y, state = self.mix(x_BTD, state, active, form)
         return (self.output(y[:, -1:], x_BTD[:, -1:]) if last_only else self.output(y, x_BTD)), state
 
@@ -140,4 +140,4 @@ class MatrixMixer(Mixer):
         """The arguments that every matrix kernel takes beside its inputs."""
         c, cap = self.config, self.config.capacity
         masks = {"axis": cap.axis, "gate": cap.gate, "read": cap.read, "decay_locked": cap.decay_locked}
-        return {"active": active, **masks} | ({"chunk_size": c.chunk} if form == "chunk" else {})
+        return {"active": active, **masks} | ({} if form == "recurrent" else {"chunk_size": c.chunk})

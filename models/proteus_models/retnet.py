@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from proteus_bench.schedules import CapacityError
-from proteus_kernels import linear
+from proteus_kernels import dispatch
 from proteus_kernels.linear import LinearState
 from proteus_models.config import ModelConfig
 from proteus_models.layers import rotary
@@ -90,7 +90,7 @@ class RetNetMixer(MatrixMixer):
     ) -> tuple[Tensor, RetNetState]:
         q, k, v = self.projections(x_BTD, state.position)
         self.observe(k, v, active)
-        y, end = getattr(linear, form)(
+        y, end = dispatch.kernel("linear", form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, log_decay_BTH=self.log_decay(v).expand(*v.shape[:3]),
             state=LinearState(memory_BHKV=state.memory), **self.choices(active, form),
         )  # fmt: skip

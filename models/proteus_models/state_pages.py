@@ -64,7 +64,7 @@ class StatePages:
             places = torch.tensor([row.start for row in group], device=ids_N.device)[:, None]
             places = places + torch.arange(length, device=ids_N.device)
             state = DecoderState(layers=layers, position=group[0].position)
-            h_BTD, state = self.model.hidden(ids_N[places], state, "recurrent" if length == 1 else "chunk")
+            h_BTD, state = self.model.hidden(ids_N[places], state, "recurrent" if length == 1 else "auto")
             h_ND[places] = h_BTD
             for page, layer in zip(pages, state.layers, strict=True):
                 page[slots] = pack(layer)

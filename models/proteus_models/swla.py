@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from proteus_kernels import linear
+from proteus_kernels import dispatch
 from proteus_kernels.linear import LinearState
 from proteus_models.config import ModelConfig
 from proteus_models.mixer import MatrixMixer
@@ -49,7 +49,7 @@ class SWLAMixer(MatrixMixer):
         weights = b.sigmoid().unflatten(-1, (h, c.taps))
         if active is not None and c.capacity.axis == "key" and c.capacity.key_norm != "before_mask":
             q, weights = self._renormalised(q, weights, state[1].window(k, v)[0], active)
-        y, memory = getattr(linear, form)(
+        y, memory = dispatch.kernel("linear", form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, weights_BTHC=weights,
             log_decay_BTH=-self.log_rate.exp() * nn.functional.softplus(a),
             state=state[1], **self.choices(active, form),

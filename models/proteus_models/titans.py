@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from proteus_kernels import titans_linear, titans_mlp
+from proteus_kernels import dispatch, titans_mlp
 from proteus_kernels.titans_common import TitansState
 from proteus_models.config import ModelConfig
 from proteus_models.mixer import Mixer
@@ -45,7 +44,7 @@ class TitansGates(nn.Module):
 class TitansMixer(Mixer):
     """x_BTD -> y_BTD; weights, momentum and anchor of the memory are the state. Subclasses name kernel and memory."""
 
-    kernel: ModuleType
+    kernel: str
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -72,7 +71,7 @@ class TitansMixer(Mixer):
         q, k, v, tail = self.projections(x_BTD, state[0], active)
         self.observe(k, v, active)
         log_keep, log_eta, theta = self.gates(x_BTD)
-        y, memory = getattr(self.kernel, form)(
+        y, memory = dispatch.kernel(self.kernel, form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, log_keep_BTH=log_keep, log_eta_BTH=log_eta, theta_BTH=theta,
             state=state[1], active=active, axis=cap.axis, gate=cap.gate, read=cap.read,
             decay_locked=cap.decay_locked, inner=c.inner,
@@ -85,7 +84,7 @@ class TitansLinearMixer(TitansMixer):
 
     axes: ClassVar[tuple[str, ...]] = ("key", "value", "head")
     memory: ClassVar = "matrix"
-    kernel = titans_linear
+    kernel = "titans_linear"
 
     def make_memory(self, config: ModelConfig) -> None:
         if config.capacity.m0 == "learned":
@@ -117,7 +116,7 @@ class TitansMLPMixer(TitansLinearMixer):
             return
         if config.capacity.m0 != "learned":
             raise ValueError("an MLP memory needs m0=learned: from a zero start the gradients of all layers vanish")
-        self.kernel = titans_mlp
+        self.kernel = "titans_mlp"
         widths = [config.head_k, *[config.memory_hidden] * (config.memory_depth - 1), config.head_v]
         for i, (d_in, d_out) in enumerate(pairwise(widths), 1):
             setattr(self, f"w{i}", self.learned_start(d_out, d_in, fan_in=d_in))

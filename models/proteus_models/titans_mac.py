@@ -25,6 +25,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from proteus_kernels import dispatch
 from proteus_kernels.masks import counts
 from proteus_kernels.titans_common import TitansState
 from proteus_models.attention import AttentionCache, Prefix, attend, recurrent, rotate, visible
@@ -65,7 +66,7 @@ class TitansMACMixer(HybridMixer):
         return MACState(memory=memory, frozen=memory[1].weights, recalled=cache, tokens=cache)
 
     def forward(
-        self, x_BTD: Tensor, state: MACState, active: list[int] | None, form: str = "chunk", last_only: bool = False
+        self, x_BTD: Tensor, state: MACState, active: list[int] | None, form: str = "auto", last_only: bool = False
     ) -> tuple[Tensor, MACState]:
         size, position = self.config.segment, state.tokens.position
         cuts = _cuts(position % size, x_BTD.shape[1], 1 if form == "recurrent" else size)
@@ -97,10 +98,10 @@ class TitansMACMixer(HybridMixer):
     def retrieve(self, weights: tuple[Tensor, ...], q_BTHK: Tensor, active: list[int] | None, form: str) -> Tensor:
         """M*(q) from weights that do not change, [B, T, H, V]. The definition is a pass that writes nothing."""
         cap = self.config.capacity
-        if form == "chunk":
+        if form != "recurrent":
             return read_only(weights, q_BTHK, active, cap.axis, cap.gate)
         nothing = q_BTHK.new_zeros(q_BTHK.shape[:3])
-        return self.lmm.kernel.recurrent(
+        return dispatch.kernel(self.lmm.kernel, "recurrent")(
             q_BTHK=q_BTHK, k_BTHK=torch.zeros_like(q_BTHK), v_BTHV=nothing[..., None].expand(*nothing.shape, self.config.head_v),
             log_keep_BTH=nothing, log_eta_BTH=nothing, theta_BTH=nothing, state=TitansState.start(weights),
             active=active, axis=cap.axis, gate=cap.gate,

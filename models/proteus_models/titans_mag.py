@@ -34,7 +34,7 @@ class TitansMAGMixer(HybridMixer):
         return MAGState(memory=primed(self, batch)[0], window=self.attention.init_cache(batch))
 
     def forward(
-        self, x_BTD: Tensor, state: MAGState, active: list[int] | None, form: str = "chunk", last_only: bool = False
+        self, x_BTD: Tensor, state: MAGState, active: list[int] | None, form: str = "auto", last_only: bool = False
     ) -> tuple[Tensor, MAGState]:
         y, window = self.attention(x_BTD, state.window, form, prefix=self.prefix, last_only=last_only)
         m, memory = self.lmm(x_BTD, state.memory, active, form, last_only)

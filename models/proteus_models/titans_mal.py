@@ -39,7 +39,7 @@ class TitansMALMixer(HybridMixer):
         return MALState(memory=memory, persistent=persistent, window=self.attention.init_cache(batch))
 
     def forward(
-        self, x_BTD: Tensor, state: MALState, active: list[int] | None, form: str = "chunk", last_only: bool = False
+        self, x_BTD: Tensor, state: MALState, active: list[int] | None, form: str = "auto", last_only: bool = False
     ) -> tuple[Tensor, MALState]:
         y, memory = self.lmm(x_BTD, state.memory, active, form)
         prefix = None if state.persistent is None else self.norm(state.persistent)

@@ -35,6 +35,6 @@ class TransformerMixer(Mixer):
         return self.attention.init_cache(batch)
 
     def forward(
-        self, x_BTD: Tensor, state: AttentionCache, active: list[int] | None, form: str = "chunk", last_only: bool = False
+        self, x_BTD: Tensor, state: AttentionCache, active: list[int] | None, form: str = "auto", last_only: bool = False
     ) -> tuple[Tensor, AttentionCache]:
         return self.attention(x_BTD, state, form, last_only=last_only)

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from proteus_kernels.triton import delta_backward, delta_forward
 from proteus_kernels.triton.aot import Case
-from proteus_kernels.triton.tuned import launch_for, tile
+from proteus_kernels.triton.tuned import launch_for
 
 KERNELS = (
     delta_forward.solve, delta_forward.carry, delta_forward.output,
