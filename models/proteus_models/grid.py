@@ -54,15 +54,12 @@ def train_recipe(
     recipe: Recipe, seed: int, work: Path, *, zoo: Path, only: tuple[str, ...] = (), report: Report = print
 ) -> list[Path]:
     """Train (or resume) one seed; finished branches are written to `zoo/<name>/seed<k>` and never trained twice."""
-    names = [b.name for b in recipe.branches]
+    check_branches(recipe, only)
     for each in recipe.branches:  # what cannot be trained is refused before anything is
         training_schedule(recipe, each)
-    for name in only:
-        if name not in names:
-            raise UsageError(f"recipe {recipe.name} has no branch {name!r}; it has {', '.join(names)}")
     tokenizer = zoo_tokenizer()
     trunk_config = model_config(recipe, None, tokenizer.vocab_size)
-    base = work / f"{recipe.name}-{recipe.sha256[:8]}-seed{seed}"
+    base = work_folder(recipe, seed, work)
     trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, base / "trunk", "trunk", seed, report)
     written = []
     for branch in recipe.branches:
@@ -86,6 +83,19 @@ def train_recipe(
         share_tokenizer(zoo, zoo_root() / "tokenizer.json")
         written.append(target)
     return written
+
+
+def work_folder(recipe: Recipe, seed: int, work: Path) -> Path:
+    """Where the states of one training lie; another recipe text has another folder."""
+    return work / f"{recipe.name}-{recipe.sha256[:8]}-seed{seed}"
+
+
+def check_branches(recipe: Recipe, only: tuple[str, ...]) -> None:
+    """UsageError for a name that is no branch of the recipe."""
+    names = [b.name for b in recipe.branches]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"recipe {recipe.name} has no branch {name!r}; it has {', '.join(names)}")
 
 
 def share_tokenizer(zoo: Path, source: Path) -> None:

@@ -111,12 +111,13 @@ def load_recipe(path: Path) -> Recipe:
     """Read and check a recipe; RecipeError names the file and the first thing that is wrong."""
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
-        return _recipe(raw)
+        return from_table(raw)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError) as error:
         raise RecipeError(f"{path}: {error}") from error
 
 
-def _recipe(raw: dict[str, Any]) -> Recipe:
+def from_table(raw: dict[str, Any]) -> Recipe:
+    """A recipe from its TOML's table; its sha256 is that of the whole table. ValueError, TypeError, KeyError: not one."""
     known = {"name", "backbone", "model", "capacity", "trunk", "branch", "branches", "training_schedule"}
     only(raw, known, "recipe")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()

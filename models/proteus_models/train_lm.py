@@ -151,6 +151,7 @@ def train_lm(
     )  # fmt: skip
     progress = trainer.run(report)
     weights = trainer.weights()
+    trainer.processes.close()
     if weights is None:
         return None
     model, card = _finished(lm, rows, weights, progress, seed)

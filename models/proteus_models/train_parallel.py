@@ -96,8 +96,9 @@ class Processes:
             dist.all_reduce(values)
         return values
 
-    def wait(self) -> None:
-        self.accelerator.wait_for_everyone()
+    def close(self) -> None:
+        """The others may go: what is left is the main one's."""
+        self.accelerator.end_training()
 
 
 def whole(t: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from proteus_bench.cli.leaderboard_app import leaderboard_group, report
+from proteus_bench.cli.train_app import shards, train
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
 
@@ -33,7 +34,9 @@ def build_app(argv: Sequence[str]) -> typer.Typer:
     app.command("probe")(_probe)
     app.command("list")(_list)
     app.command("check")(_check)
-    app.command("train")(_train)
+    app.command("cost")(_cost)
+    app.command("train")(train)
+    app.command("shards")(shards)
     app.add_typer(_generate(argv), name="generate")
     app.command("report")(report)
     app.add_typer(leaderboard_group(), name="leaderboard")
@@ -187,6 +190,28 @@ def _probe(
     )
 
 
+def _cost(
+    models: Annotated[list[str], typer.Argument(help="Models under a schedule, e.g. gdn+proteus.")],
+    lengths: Annotated[str, typer.Option(help="Tokens of context, parted by commas.")] = "2048,8192",
+    measures: Annotated[str, typer.Option(help="Of train, prefill, decode.")] = "train,prefill,decode",
+    pairs: Annotated[int, typer.Option(min=1, max=10_000, help="Pairs of calls a line.")] = 21,
+    decode_tokens: Annotated[int, typer.Option(min=1, max=65_536, help="Tokens of one decoding call.")] = 128,
+    span: Annotated[str, typer.Option(help="own: the model's; length: the schedule stretched to each length.")] = "own",
+    wall: Annotated[bool, typer.Option("--wall", help="Seconds of the clock, not of the thread.")] = False,
+    size: Annotated[str | None, typer.Option(help="Model size, e.g. micro.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Training seed of the weights.")] = 0,
+    run: Annotated[list[Path] | None, typer.Option(help="Run folder that gets the figures of its methods.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where they are kept; default runs-out/cost.json.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    json: Json = False,
+) -> None:
+    """Measure what a schedule costs: speed, memory and state against the static twin, in pairs. Resumes when repeated."""
+    from proteus_bench.cli.cost import Asked, cost_command
+
+    asked = Asked(models, lengths, measures, pairs, decode_tokens, span, wall, size, seed, run or (), out)
+    raise typer.Exit(cost_command(asked, dry_run=dry_run, as_json=json))
+
+
 def _list(
     what: Annotated[str, typer.Argument(help="models, suites, schedules or tasks")],
     json: Json = False,
@@ -205,19 +230,6 @@ def _check(
     from proteus_bench.cli.check import check_command
 
     raise typer.Exit(check_command(model, as_json=json))
-
-
-def _train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML.")],
-    seed: Annotated[int, typer.Option(min=0, help="Training seed.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where the checkpoints go.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
-    json: Json = False,
-) -> None:
-    """Train the models of a recipe. Repeating the command resumes."""
-    from proteus_bench.cli.train import train_command
-
-    raise typer.Exit(train_command(recipe, seed=seed, out=out, dry_run=dry_run, as_json=json))
 
 
 def _generate(argv: Sequence[str]) -> typer.Typer:

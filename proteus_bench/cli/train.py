@@ -1,13 +1,15 @@
-"""`train RECIPE`."""
+"""`train RECIPE`: micro models, and language models in one process or as one of many."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from proteus_bench.cli.output import print_json
+from proteus_bench.errors import UsageError
 
 
 def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, as_json: bool) -> int:
@@ -23,11 +25,9 @@ def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, a
     loaded = load_recipe(recipe)
     if dry_run:
         plan = {**grid.dry_run(loaded), "seed": seed}
-        if as_json:
-            print_json(plan)
-        else:
-            print("\n".join(f"{key}: {value}" for key, value in plan.items()))
-        return 0
+        return _print_plan(plan, as_json)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("a micro recipe trains in one process: use --grid with --workers for several at a time")
     zoo = out if out is not None else Path("runs-out") / "train" / loaded.name
     work = zoo / ".work"
     prove_writable(work)
@@ -37,6 +37,46 @@ def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, a
         print_json({"recipe": loaded.name, "seed": seed, "models": [str(path) for path in written]})
     else:
         print("\n".join(f"trained {path}" for path in written))
+    return 0
+
+
+def train_lm_command(
+    recipe: Path, *, seed: int, out: Path | None, data: Path | None, plan: dict[str, Any] | None, as_json: bool
+) -> int:
+    """Train one seed of a language model on the shards in ``data``, or with ``plan`` print what it would cost.
+
+    Every process of a launch calls it; the main one locks the folder, prints and writes. Errors as in `train_command`.
+    """
+    from proteus_bench.store import FolderLock, prove_writable
+    from proteus_models.train_lm import load_lm, train_lm
+
+    lm = load_lm(recipe)
+    if plan is not None:
+        from proteus_models.train_estimate import estimate
+
+        return _print_plan({**estimate(lm, **plan), "seed": seed}, as_json)
+    if data is None:
+        raise UsageError("a language model needs --data, a folder that `proteus-bench shards` has written")
+    zoo = out if out is not None else Path("runs-out") / "train" / lm.recipe.name
+    if int(os.environ.get("RANK", "0")) > 0:
+        train_lm(lm, data, seed, zoo, report=_report)
+        return 0
+    prove_writable(zoo / ".work")
+    with FolderLock(zoo / ".work"):
+        written = train_lm(lm, data, seed, zoo, report=_report)
+    if as_json:
+        print_json({"recipe": lm.recipe.name, "seed": seed, "models": [str(written)]})
+    else:
+        print(f"trained {written}")
+    return 0
+
+
+def _print_plan(plan: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print_json(plan)
+    else:
+        shown = ((k, f"{v:,}" if isinstance(v, int) and not isinstance(v, bool) else v) for k, v in plan.items())
+        print("\n".join(f"{key}: {value}" for key, value in shown))
     return 0
 
 

@@ -1,0 +1,125 @@
+"""A grid of trainings: one TOML file that names recipes and seeds, with changes to a recipe where a comparison varies one.
+
+    [[entries]]
+    recipe = "gdn-micro.toml"          # beside the grid file
+    seeds = [0, 1, 2, 3, 4]
+    branches = ["gdn", "gdn+proteus"]  # optional: all of the recipe's
+
+    [[entries]]
+    recipe = "gdn-micro.toml"
+    seeds = [0, 1, 2]
+    set = { name = "gdn-micro-key", "capacity.axis" = "key", branches = [{ name = "gdn+key", schedule = "proteus" }] }
+
+A job is one recipe and one seed: its trunk, then its branches. Jobs are in the order of the file.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proteus_models.grid import check_branches, work_folder
+from proteus_models.recipe import Recipe, RecipeError, from_table, only
+from proteus_models.train_state import read_progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One recipe and one seed, into the zoo at `zoo`."""
+
+    recipe: Recipe
+    seed: int
+    branches: tuple[str, ...]
+    zoo: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.recipe.name} seed {self.seed}"
+
+    @property
+    def work(self) -> Path:
+        return work_folder(self.recipe, self.seed, self.zoo / ".work")
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Branches whose card is not in the zoo yet."""
+        return tuple(b for b in self.branches if not (self.zoo / b / f"seed{self.seed}" / "card.json").exists())
+
+    def tokens_left(self) -> int:
+        """At most: a stage may end early."""
+        missing = self.missing
+        if not missing:
+            return 0
+        phases = {"trunk": self.recipe.trunk.tokens} | dict.fromkeys(missing, self.recipe.branch.tokens)
+        left = 0
+        for name, tokens in phases.items():
+            p = read_progress(self.work / name)
+            finished = p is not None and p.status != "running"
+            left += 0 if finished else max(0, tokens - (p.tokens if p else 0))
+        return left
+
+
+def load_grid(path: Path, zoo: Path) -> list[Job]:
+    """Read and check a grid and every recipe in it; RecipeError names the file and the first thing that is wrong."""
+    try:
+        raw = tomllib.loads(path.read_text("utf-8"))
+        only(raw, {"entries"}, "grid")
+        jobs = [job for entry in raw["entries"] for job in _jobs(entry, path.parent, zoo)]
+        _check(jobs)
+    except RecipeError:
+        raise
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError, AttributeError) as error:
+        what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise RecipeError(f"{path}: {what}") from error
+    return jobs
+
+
+def _jobs(entry: dict[str, Any], folder: Path, zoo: Path) -> list[Job]:
+    only(entry, {"recipe", "seeds", "branches", "set"}, "entry")
+    source, changes = folder / entry["recipe"], entry.get("set", {})
+    if changes and "name" not in changes:
+        raise ValueError(f"an entry that changes {entry['recipe']} must set its name, or two trainings would share it")
+    try:
+        raw = tomllib.loads(source.read_text("utf-8"))
+        recipe = from_table(changed(raw, changes))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError) as error:
+        raise RecipeError(f"{source}: {error}") from error
+    seeds, branches = entry["seeds"], tuple(entry.get("branches", ()))
+    if not seeds or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in seeds):
+        raise ValueError(f"seeds of {recipe.name} must be whole numbers, not {seeds}")
+    check_branches(recipe, branches)
+    wanted = branches or tuple(b.name for b in recipe.branches)
+    return [Job(recipe=recipe, seed=seed, branches=wanted, zoo=zoo) for seed in seeds]
+
+
+def changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's table with `changes`: keys with dots go into its tables. ValueError for a table that is not there."""
+    raw = copy.deepcopy(raw)
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        table = raw
+        for name in path:
+            if not isinstance(table.get(name), dict):
+                raise ValueError(f"set names {key!r}, and the recipe has no table {name!r}")
+            table = table[name]
+        table[last] = value
+    return raw
+
+
+def _check(jobs: list[Job]) -> None:
+    """Two jobs must not write one model, nor one work folder."""
+    if not jobs:
+        raise ValueError("no entries")
+    taken: dict[tuple[str, int], str] = {}
+    folders: set[Path] = set()
+    for job in jobs:
+        for branch in job.branches:
+            if (branch, job.seed) in taken:
+                raise ValueError(f"{taken[branch, job.seed]} and {job.recipe.name} would both train {branch} seed {job.seed}")
+            taken[branch, job.seed] = job.recipe.name
+        if job.work in folders:
+            raise ValueError(f"{job.label} stands twice: name all its branches in one entry")
+        folders.add(job.work)
