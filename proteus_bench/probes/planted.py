@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from proteus_bench.backends.base import Answer, AskIds, Ids
+from proteus_bench.backends.tokens import TokenBackend
 from proteus_bench.probes.memory import MemoryTensor
 
 Kind = Literal["append", "overwrite", "polluted"]
@@ -44,13 +45,18 @@ class _Row:
         return _Row(list(self.writes), self.open)
 
 
-class PlantedMemory:
+class PlantedMemory(TokenBackend):
     """``half``: writes after which a weight has fallen to one half. ``sentences``: prose is written like facts."""
 
     def __init__(self, kind: Kind, tokenizer: Any, half: float = 16.0, sentences: bool = False) -> None:
-        self.kind, self.tokenizer, self.half, self.sentences = kind, tokenizer, half, sentences
+        self.kind, self._tokenizer, self.half, self.sentences = kind, tokenizer, half, sentences
         self.blocks = BLOCKS
         self.unlocks = (1,) * BLOCKS
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that it was made with."""
+        return self._tokenizer
 
     def start(self, rows: int) -> list[_Row]:
         return [_Row() for _ in range(rows)]
