@@ -147,7 +147,7 @@ def added_command(merged: Any, into: Path, *, as_json: bool) -> None:
             }
         )  # fmt: skip
         return
-    words = {"added": "added", "raised": "raised to a higher tier", "there": "already there"}
+    words = {"added": "added", "raised": "raised to a higher tier", "costed": "its cost was added", "there": "already there"}
     for a in merged.added:
         rank = "" if a.rankable else f", not ranked: {a.reason}"
         print(f"{a.model} on {a.suite}: {words[a.state]} ({a.path}{rank})")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from proteus_bench.leaderboard.cost import CostFile, CostSummary
 from proteus_bench.leaderboard.forms import Link, Strict, Text
 from proteus_bench.leaderboard.schema import (
     Bundle,
@@ -107,6 +108,7 @@ class BoardRow(Strict):
     opening: list[float] | None
     statement: Statement
     cost: Cost | None
+    paired_cost: CostSummary | None
     weights: str
     overall: ScoreBlock
     lengths: list[LengthScore]
@@ -148,6 +150,7 @@ class Leaderboard(Strict):
 SCHEMAS: dict[str, type[BaseModel]] = {
     "run": RunFile,
     "row": Row,
+    "cost": CostFile,
     "bundle": Bundle,
     "entry": Entry,
     "retired": Retired,

@@ -216,7 +216,10 @@ def _against_static(members: Sequence[Entry], methods: Mapping[str, Method]) -> 
 def _row(entry: Entry, rank: Rank | None, against: dict[str, Any] | None, archived: str) -> dict[str, Any]:
     whole = entry.model_dump(
         mode="json",
-        exclude={"schema_", "identity", "suite", "scorer", "tokenizer_sha256", "records", "cells"},
+        exclude={
+            **dict.fromkeys(("schema_", "identity", "suite", "scorer", "tokenizer_sha256", "records", "cells"), True),
+            "paired_cost": {"lines": {"__all__": {"seconds", "static_seconds"}}},
+        },
     )
     cells = [cell.model_dump(mode="json", exclude={"scores", "items_sha256"}) for cell in entry.cells]
     ranked = entry.ranked and not archived

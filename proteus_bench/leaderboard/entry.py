@@ -10,6 +10,7 @@ import numpy as np
 
 from proteus_bench.errors import InvalidFileError
 from proteus_bench.leaderboard.checks import Checked, predictions, timing_of
+from proteus_bench.leaderboard.cost import cost_reasons
 from proteus_bench.leaderboard.course import capacity_course
 from proteus_bench.leaderboard.forms import DECIMALS, check_as, read_as, rounded, shown
 from proteus_bench.leaderboard.items import Book, depths_of
@@ -79,6 +80,7 @@ def _entry(checked: Checked, label: str, book: Book, tier: int, statement: State
         "records": _records(checked, numbers),
         "statement": statement.model_dump(),
         "cost": _cost(checked, label),
+        "paired_cost": next((block.model_dump() for block in checked.costs if block.label == label), None),
         "overall": overall_block([parse_scores(cell.scores) for cell in cells]),
         "cells": [cell.model_dump() for cell in cells],
     }
@@ -274,6 +276,7 @@ def entry_reasons(entry: Entry, bootstrap: bool = True) -> Iterator[str]:
         yield "its seeds are not those of its records"
     if len({(cell.task, cell.length) for cell in entry.cells}) != len(entry.cells):
         yield "a cell stands twice"
+    yield from _cost_reasons(entry)
     try:
         yield from _score_reasons(entry, bootstrap)
     except ValueError as error:
@@ -282,6 +285,17 @@ def entry_reasons(entry: Entry, bootstrap: bool = True) -> Iterator[str]:
     partial = any(record.status == "partial" for record in entry.records)
     if entry.ranked and (tier < RANKING_TIER or len(seeds) < 2 or partial):
         yield "called ranked, and it cannot be"
+
+
+def _cost_reasons(entry: Entry) -> Iterator[str]:
+    block = entry.paired_cost
+    if block is None:
+        return
+    weights = {record.seed: record.checkpoint_sha256 for record in entry.records}
+    mine = (entry.label, weights.get(block.seed), entry.capacity, entry.state_bytes)
+    if mine != (block.label, block.checkpoint_sha256, block.capacity, block.state_bytes):
+        yield "its cost is of other weights or of another capacity"
+    yield from cost_reasons(block)
 
 
 def _score_reasons(entry: Entry, bootstrap: bool) -> Iterator[str]:

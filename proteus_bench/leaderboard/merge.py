@@ -20,12 +20,12 @@ from proteus_bench.leaderboard.schema import RETIRED, TIERS, Entry, Statement
 from proteus_bench.leaderboard.verify import Options, accept
 from proteus_bench.store import FolderLock, prove_writable, write_bytes, write_json
 
-_MAY_CHANGE = {"tier", "ranked", "reason", "cost", "statement", "active", "opening", "cells.depths"}
+_MAY_CHANGE = {"tier", "ranked", "reason", "cost", "paired_cost", "statement", "active", "opening", "cells.depths"}
 
 
 @dataclass(frozen=True)
 class Added:
-    """One entry of a merge. ``state``: added, raised (to a higher tier), or there (already)."""
+    """One entry of a merge. ``state``: added, raised (to a higher tier), costed (it had no paired cost), or there (already)."""
 
     id: str
     model: str
@@ -123,7 +123,8 @@ def _place(entry: Entry, into: Path, held: dict[str, Entry]) -> Added:
             raise InvalidFileError(
                 f"{path} holds another {differs} for the same models, seeds and suite; it is not overwritten"
             )
-        state = "raised" if TIERS.index(entry.tier) > TIERS.index(old.tier) else "there"
+        costed = "costed" if old.paired_cost is None and entry.paired_cost is not None else "there"
+        state = "raised" if TIERS.index(entry.tier) > TIERS.index(old.tier) else costed
     return Added(entry.id, entry.label, entry.suite.name, path, state, entry.ranked, entry.reason)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from proteus_bench.leaderboard.cost import CostBlock
 from proteus_bench.leaderboard.forms import Count, Length, Link, SafePath, Share, Strict, Text
 from proteus_bench.store.run_file import Name, ScorerBlock, Sha256, SuiteBlock
 
@@ -168,7 +169,8 @@ class Entry(Strict):
     """One method (a model under one capacity, all its seeds) on one suite version, computed from runs and never typed.
 
     ``id`` is the start of the hash of ``identity``, which holds no value. active: mean open share of the memory over the
-    longest context; opening: its course in equal steps; None where the schedule is not known here.
+    longest context; opening: its course in equal steps; None where the schedule is not known here. paired_cost: what the
+    schedule costs against its static twin, measured in pairs, where the run brought it.
     """
 
     schema_: Literal["proteus-bench/entry@2"] = Field(alias="schema")
@@ -195,6 +197,7 @@ class Entry(Strict):
     records: list[EntryRecord] = Field(min_length=1)
     statement: Statement
     cost: Cost | None
+    paired_cost: CostBlock | None = None
     overall: ScoreBlock
     cells: list[EntryCell] = Field(min_length=1)
 

@@ -12,6 +12,7 @@ from proteus_bench.leaderboard.board_schema import Board, BoardRow, Leaderboard
 from proteus_bench.leaderboard.schema import DEPTH_BINS
 from proteus_bench.probes.svg import Axis, Point, Series, dot_chart, line_chart, swatch
 from proteus_bench.site import plots
+from proteus_bench.site.cost_figures import cost_sections
 from proteus_bench.site.page import clean, render, write
 
 SHOWN = 6
@@ -34,6 +35,7 @@ def board_page(board: Leaderboard) -> str:
             "suites": sorted({one.suite.name for one in board.boards}),
             "boards": [_board(one) for one in board.boards],
             "curves": _curves(board.boards),
+            "costs": cost_sections([row.paired_cost for one in board.boards for row in one.rows]),
             "published": board.published,
             "archive": [
                 {"suite": _title(one), "archived": one.archived, "rows": len(one.rows), "table": table(one)}

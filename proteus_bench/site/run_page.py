@@ -12,7 +12,10 @@ from proteus_bench.compare.analyse import SUITE, Line, words
 from proteus_bench.compare.load import Candidate, Place, load_runs
 from proteus_bench.compare.report import SuiteReport, compare_runs
 from proteus_bench.errors import BenchError, InvalidFileError
+from proteus_bench.leaderboard.cost import FILE as COST_FILE
+from proteus_bench.leaderboard.cost import read_cost
 from proteus_bench.probes.svg import SERIES, Axis, Point, Series, dot_chart, swatch
+from proteus_bench.site.cost_figures import cost_sections
 from proteus_bench.site.page import clean, render, write
 from proteus_bench.site.run_figures import by_length, capacity, cost, depths, probe_figures
 from proteus_bench.stats import Interval, cell_ci, crossed_anova
@@ -160,7 +163,8 @@ def _rows(cells: Cells) -> list[dict[str, Any]]:
 def _sections(folder: Path, run: RunFile, cells: Cells, suite: SuiteReport | None) -> list[dict[str, Any] | None]:
     legend = [(m.name, i, m.first.schedule != "static") for i, m in enumerate(cells.methods)]
     found = [_differences(suite), by_length(cells, legend), depths(folder, run), capacity(folder, run, cells, legend)]
-    return [*found, cost(folder, cells, legend), *probe_figures(folder)]
+    paired = cost_sections(read_cost(folder / COST_FILE))
+    return [*found, *paired, cost(folder, cells, legend), *probe_figures(folder)]
 
 
 def _differences(suite: SuiteReport | None) -> dict[str, Any] | None:

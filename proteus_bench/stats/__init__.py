@@ -35,6 +35,7 @@ from proteus_bench.stats.power import (
     seeds_needed,
 )
 from proteus_bench.stats.ranks import Rank, rank_intervals
+from proteus_bench.stats.ratio import median_ratio
 from proteus_bench.stats.verdict import Verdict, checkpoint_ci, p_value, primary_method, unbounded_difference, verdict
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "items_needed_normal",
     "jackknife",
     "mcnemar",
+    "median_ratio",
     "minimum_detectable_effect",
     "p_value",
     "paired_difference",
