@@ -6,6 +6,7 @@ import os
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.pop("PROTEUS_BENCH_PLUGINS", None)
+os.environ.pop("PROTEUS_KERNELS", None)
 # Triton reads this when it is first imported: kernels then run on CPU tensors, one program after another. A test that
 # compiles or runs them for a device starts a process without it (tests/kernels/conftest.py: `compiler_environment`).
 os.environ["TRITON_INTERPRET"] = "1"

@@ -41,6 +41,8 @@ LAZY = {"proteus_tasks": {"typer", "tokenizers", "datasets", "huggingface_hub"}}
 TRAINS = re.compile(r"(train\w*|build_tokenizer)\.py")
 # The optional extra `hf`: these files and no other.
 TRANSFORMERS = re.compile(r"hf\w*\.py")
+# The optional extra `gpu`: this folder and no other; nothing outside imports it but by a name made at run time.
+TRITON = ROOTS["proteus_kernels"] / "triton"
 
 
 def python_files(package: str) -> list[Path]:
@@ -82,7 +84,11 @@ def test_packages_import_only_along_the_arrows(package):
             allowed = allowed | {"proteus_tasks"}
         if package == "proteus_models" and TRANSFORMERS.fullmatch(path.name):
             allowed = allowed | {"transformers"}
+        if TRITON in path.parents:
+            allowed = allowed | {"triton"}
         for module, lazy in imports(path):
+            if TRITON not in path.parents and module.startswith("proteus_kernels.triton"):
+                wrong.append(f"{path.relative_to(ROOT)} imports {module}")
             if not permitted(module, allowed | (LAZY.get(package, set()) if lazy else set())):
                 wrong.append(f"{path.relative_to(ROOT)} imports {module}")
     assert wrong == []

@@ -59,6 +59,14 @@ def planned(op: str, device: str) -> str:
     return "triton" if device == "cuda" and "triton" in OPS[op] and _installed("triton") else "chunk"
 
 
+def chosen(device: str) -> dict[str, str]:
+    """What `kernel` tries first for each op on "cpu" or "cuda". KernelError when PROTEUS_KERNELS asks for what cannot run."""
+    found = {op: planned(op, device) for op in OPS}
+    for op, backend in found.items():
+        _check(op, backend, device)
+    return found
+
+
 def used() -> dict[str, list[str]]:
     """What ran in this process so far: kernel -> why it ran in place of the planned one (nothing when it was planned)."""
     return {name: sorted(reasons) for name, reasons in sorted(_used.items())}
@@ -87,14 +95,20 @@ def _choice(op: str, arguments: dict[str, Any]) -> tuple[str, str]:
     backend = planned(op, device)
     if backend in ("recurrent", "chunk"):
         return backend, ""
-    if not _installed(backend):
-        raise KernelError(f"{VARIABLE} asks for {op}--{backend}, and {backend} is not installed")
-    if device != "cuda" and not (backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"):
-        raise KernelError(f"{VARIABLE} asks for {op}--{backend}, which needs CUDA; the model is on {device}")
+    _check(op, backend, device)
     why_not = importlib.import_module(OPS[op][backend]).unsupported
     wanted = inspect.signature(why_not).parameters
     reason = why_not(**{name: value for name, value in arguments.items() if name in wanted})
     return (backend, "") if reason is None else ("chunk", reason)
+
+
+def _check(op: str, backend: str, device: str) -> None:
+    if backend in ("recurrent", "chunk"):
+        return
+    if not _installed(backend):
+        raise KernelError(f"{VARIABLE} asks for {op}--{backend}, and {backend} is not installed")
+    if device != "cuda" and not (backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"):
+        raise KernelError(f"{VARIABLE} asks for {op}--{backend}, which needs CUDA; the model is on {device}")
 
 
 def _function(op: str, backend: str) -> Callable[..., Any]:

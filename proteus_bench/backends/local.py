@@ -21,6 +21,7 @@ class LocalBackend(TokenBackend):
     def __init__(self, spec: ModelSpec, seed: int, settings: Settings = DEFAULT) -> None:
         import torch
 
+        from proteus_kernels import dispatch
         from proteus_models import zoo
 
         _refuse(settings)
@@ -37,6 +38,8 @@ class LocalBackend(TokenBackend):
         self.model = loaded.model
         self._tokenizer: Tokenizer = loaded.tokenizer
         config = loaded.model.config.as_dict()
+        # another kernel has other last bits, so a run that was made with one is another run
+        kernels = {op: backend for op, backend in dispatch.chosen("cpu").items() if backend != "chunk"}
         self.info = BackendInfo(
             model=spec.name,
             schedule=spec.schedule or "static",
@@ -56,6 +59,7 @@ class LocalBackend(TokenBackend):
             capacity=weights.capacity.as_dict(),
             config=config,
             recipe=loaded.card,
+            settings={"kernels": kernels} if kernels else {},
         )
 
     @property

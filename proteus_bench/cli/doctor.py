@@ -24,7 +24,9 @@ Row = dict[str, Any]
 
 def doctor_command(*, as_json: bool) -> int:
     """Print the checks; 0 when none failed, 4 otherwise. A missing extra is information, not a failure."""
-    checks: tuple[Callable[[], list[Row]], ...] = (_versions, _threads, _gpu, _kernels, _folders, _zoo, _plugin_rows)
+    checks: tuple[Callable[[], list[Row]], ...] = (
+        _versions, _threads, _gpu, _kernels, _kernel_choice, _folders, _zoo, _plugin_rows,
+    )  # fmt: skip
     rows: list[Row] = []
     for check in checks:
         try:
@@ -102,6 +104,19 @@ def _kernels() -> list[Row]:
         worst = next(row for row in check_model(DecoderLM(config)) if row.name == "chunk = definition")
         state = "ok" if worst.passed else "failed"
         rows.append(_row(f"kernel {name}", state, f"chunked against definition: {worst.value:.1e} (float64)"))
+    return rows
+
+
+def _kernel_choice() -> list[Row]:
+    """What runs a model on each kind of device, by default or by PROTEUS_KERNELS."""
+    import torch
+
+    from proteus_kernels import dispatch
+
+    rows = []
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        chosen = ", ".join(f"{op}--{backend}" for op, backend in dispatch.chosen(device).items())
+        rows.append(_row(f"kernels on {device}", "ok", chosen))
     return rows
 
 

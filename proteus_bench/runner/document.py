@@ -17,6 +17,9 @@ from proteus_bench.stats import holm_family
 from proteus_bench.store import CellKey, RunFolder, digest, read_log, write_bytes, write_json
 from proteus_bench.store.run_file import SCHEMA, RunFile, run_id_of
 
+OWN_KERNELS = ("local", "hf")
+"""Sources of models that may run on the kernels of this project."""
+
 
 def comparisons_of(plan: Plan, rows: Mapping[CellKey, list[dict[str, Any]]]) -> list[Comparison]:
     """The asked method against every other, and every scheduled method against its static twin. Complete cells only."""
@@ -61,7 +64,7 @@ def run_document(
         "notes": list(plan.notes),
         "records": records,
         "comparisons": _comparison_blocks(comparisons),
-        "environment": environment(),
+        "environment": environment([info.device for info in plan.infos.values() if info.backend in OWN_KERNELS]),
     }
     RunFile.model_validate(document)
     return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from proteus_bench import __version__
 _PACKAGES = ("torch", "numpy", "scipy", "tokenizers", "safetensors", "pydantic")
 
 
-def environment() -> dict[str, Any]:
-    """Python, packages, machine, and the commit of a source checkout (None for an installed wheel)."""
+def environment(devices: Iterable[str] = ()) -> dict[str, Any]:
+    """Python, packages, machine, and the commit of a source checkout (None for an installed wheel).
+
+    devices: where models of ours ran; each names the kernels that were chosen there.
+    """
     return {
         "proteus_bench": __version__,
         "python": platform.python_version(),
@@ -22,8 +26,15 @@ def environment() -> dict[str, Any]:
         "system": platform.system(),
         "machine": platform.machine(),
         "threads_per_process": 1,
+        **({"kernels": {device: _kernels(device) for device in sorted(set(devices))}} if devices else {}),
         **_commit(),
     }
+
+
+def _kernels(device: str) -> dict[str, str]:
+    from proteus_kernels import dispatch
+
+    return dispatch.chosen(device.partition(":")[0])
 
 
 def package_versions() -> dict[str, str | None]:

@@ -138,6 +138,7 @@ def test_the_doctor_finds_kernels_equal_to_their_definitions(cli) -> None:  # ty
     checks = {row["check"]: row for row in json.loads(done.stdout)["checks"]}
     assert done.returncode == 0, done.stdout
     assert checks["kernel gdn"]["state"] == checks["kernel titans"]["state"] == "ok"
+    assert "delta--chunk" in checks["kernels on cpu"]["detail"]
 
 
 def test_a_model_is_checked_and_a_plugin_list_is_printed(cli) -> None:  # type: ignore[no-untyped-def]

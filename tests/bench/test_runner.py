@@ -82,6 +82,21 @@ def test_the_run_folder_holds_manifest_rows_run_file_and_table(whole: tuple[Path
     assert not re.search(r"seconds|time|date", (folder / "run.json").read_text().replace('"train_length"', ""))
 
 
+def test_a_run_names_its_kernels_and_another_kernel_is_another_run(whole, cli, tiny_suite: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run = json.loads((whole[0] / "run.json").read_text())
+    assert run["environment"]["kernels"]["cpu"]["titans_linear"] == "chunk"
+    assert all("settings" not in record["identity"] for record in run["records"])
+    args = (*RUN, "--suite", tiny_suite, "--limit", "1", "--seeds", "1", "--out", "run")
+    done = cli(*args, PROTEUS_KERNELS="titans_linear--recurrent")
+    assert done.returncode == 0, done.stderr
+    other = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert other["environment"]["kernels"]["cpu"]["titans_linear"] == "recurrent"
+    assert other["records"][0]["identity"]["settings"] == {"kernels": {"titans_linear": "recurrent"}}
+    refused = cli(*args, PROTEUS_KERNELS="titan_linear--chunk")
+    assert refused.returncode == 2
+    assert refused.stderr.strip().endswith("no kernel 'titan_linear--chunk'; the nearest is titans_linear--chunk")
+
+
 def test_repeating_the_command_changes_no_byte(whole: tuple[Path, dict], cli, tiny_suite: str) -> None:  # type: ignore[no-untyped-def]
     folder, document = whole
     before = results(folder)
