@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from proteus_kernels.matrix import Core, MatrixOut, Parts
-from proteus_kernels.pieces import Piece, between, room
+from proteus_kernels.pieces import Piece, between, full_precision, room
 
 KEPT = 8
 KINDS = ("key", "key", "value")
@@ -35,7 +35,7 @@ def core(*, read: str, chunk_size: int, taps: int) -> Core:
         if x.q.shape[2] == 1:
             return _one_step(x, state, pre)
         coefficients = [c for group in _groups(pieces) for c in _coefficients(x, group, pre)]
-        inputs = (x.q, x.k, x.v, state, *coefficients)
+        inputs = (*(t.to(state.dtype) for t in (x.q, x.k, x.v)), state, *coefficients)
         record = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
         return _Chunked.apply(pieces, record, *inputs)
 
@@ -85,6 +85,7 @@ class _Chunked(torch.autograd.Function):
     """y [B, H, T, V] and the state after all pieces; what is locked keeps its state and gives zero."""
 
     @staticmethod
+    @full_precision
     def forward(ctx: Any, pieces: Sequence[Piece], record: bool, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         q, k, v, state, *coefficients = inputs
         y = room(v if v.shape[2] == q.shape[2] else v[:, :, : q.shape[2]], pieces, "value")
@@ -100,6 +101,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
+    @full_precision
     def backward(ctx: Any, d_y: Tensor, d_state: Tensor) -> tuple[Tensor | None, ...]:
         pieces, saved = ctx.pieces, ctx.saved_tensors
         inputs, kept = saved[: -KEPT * len(pieces)], saved[-KEPT * len(pieces) :]

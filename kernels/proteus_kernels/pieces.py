@@ -9,9 +9,11 @@ so that no unlock leaves a short chunk behind.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,6 +132,20 @@ def between(rows: Tensor, cum: Tensor, diagonal: int) -> Tensor:
     lower = torch.ones(size, size, dtype=cum.dtype, device=cum.device).tril(diagonal)
     scale = 1 / math.log(2)
     return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2() * lower
+
+
+def full_precision(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward or backward whose products autocast leaves alone: states and triangular solves need 32 bits."""
+
+    @wraps(f)
+    def run(ctx: Any, *args: Any) -> Any:
+        device = next(x.device.type for x in args if isinstance(x, Tensor))
+        if not torch.is_autocast_enabled(device):
+            return f(ctx, *args)
+        with torch.autocast(device, enabled=False):
+            return f(ctx, *args)
+
+    return run
 
 
 def rows_dot(a: Tensor, b: Tensor) -> Tensor:

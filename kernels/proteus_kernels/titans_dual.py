@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proteus_kernels.pieces import full_precision
 from proteus_kernels.titans_dual_backward import Gradients
 from proteus_kernels.titans_dual_forward import Chunks, Kept, Run
 from proteus_kernels.titans_tracks import Track
@@ -37,7 +38,7 @@ def dual(run: Run, states: Sequence[Tensor], anchors: Sequence[Tensor], output: 
     States [G, rows, 2 cols]. `anchors` [G, rows, cols] are those of a chunk that was begun before; (): every chunk
     anchors at its start. The first `output` hidden units are read.
     """
-    inputs = (*vars(run).values(), *states, *anchors)
+    inputs = tuple(x.to(states[0].dtype) for x in (*vars(run).values(), *states, *anchors))
     record = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     return Dual.apply(len(states), output, record, *inputs)
 
@@ -46,6 +47,7 @@ class Dual(torch.autograd.Function):
     """See `dual`."""
 
     @staticmethod
+    @full_precision
     def forward(ctx: Any, depth: int, output: int, record: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         work = Chunks(*_unpack(depth, inputs), output)
         y = Track(torch.empty_like(work.minus_v.data), work.s)
@@ -62,6 +64,7 @@ class Dual(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
+    @full_precision
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         depth, saved, n = ctx.depth, ctx.saved_tensors, grads[0].shape[0]
         each = Kept.count(depth)

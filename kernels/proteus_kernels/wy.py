@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.matrix import Core, MatrixOut, Parts
-from proteus_kernels.pieces import Piece, between, later_sum, room, rows_dot
+from proteus_kernels.pieces import Piece, between, full_precision, later_sum, room, rows_dot
 
 KINDS = ("key", "key", "key", "value", "gate", "gate")
 """What the last axis of q, k, p, v, beta and g is."""
@@ -48,7 +48,8 @@ def core(*, read: str, undecayed: bool, chunk_size: int) -> Core:
         assert x.p is not None
         if x.q.shape[2] == 1:
             return _one_step(x, state, rule)
-        inputs = (x.q, x.k, None if x.p is x.k else x.p, x.v, x.gates[0], x.g, state)
+        given = (x.q, x.k, None if x.p is x.k else x.p, x.v, x.gates[0], x.g)
+        inputs = (*(t if t is None else t.to(state.dtype) for t in given), state)
         record = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
         return _Chunked.apply(rule, pieces, record, *inputs)
 
@@ -67,6 +68,7 @@ class _Chunked(torch.autograd.Function):
     """y [B, H, T, V] and the state after all pieces; what is locked keeps its state and gives zero."""
 
     @staticmethod
+    @full_precision
     def forward(ctx: Any, rule: Rule, pieces: Sequence[Piece], record: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
         *given, state = inputs
         y, state = room(given[3], pieces, "value"), state.clone(memory_format=torch.contiguous_format)
@@ -82,6 +84,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
+    @full_precision
     def backward(ctx: Any, d_y: Tensor, d_state: Tensor) -> tuple[Tensor | None, ...]:
         *given, _ = ctx.saved_tensors[:INPUTS]
         kept, pieces = ctx.saved_tensors[INPUTS:], ctx.pieces
