@@ -9,17 +9,22 @@ Needs a process without TRITON_INTERPRET, which turns kernels into Python functi
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
+
+from proteus_kernels import triton as package
 
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that one program may have. The compiler does not refuse more."""
@@ -51,6 +56,8 @@ class Report:
     shared: int
     tensor_core: int
     """Tensor-core instructions in the text of the program."""
+    narrow: int
+    """Loads of a single 16-bit element: what becomes of a wide load whose mask the compiler cannot place."""
 
 
 def compile_case(case: Case, arch: int) -> Report:
@@ -89,4 +96,23 @@ def _assemble(ptx: str, arch: int, shared: int) -> Report:
         spill_loads=most(r"(\d+) bytes spill loads"),
         shared=shared,
         tensor_core=len(re.findall(r"(?:wgmma\.mma_async|tcgen05\.mma|mma\.sync)", ptx)),
+        narrow=len(re.findall(r"ld\.global[\w.:]*\.b16 ", ptx)),
     )
+
+
+def all_cases(sizes: tuple[int, ...], capability: int) -> list[Case]:
+    """The cases of every *_cases module of this package. ValueError when some kernel is in none of them."""
+    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+    cases = [c for m in modules if m.__name__.endswith("_cases") for c in m.aot_cases(sizes, capability)]
+    missing = {f.__name__ for f in _kernels(modules)} - {c.kernel.__name__ for c in cases}
+    if missing:
+        raise ValueError(f"no case compiles {', '.join(sorted(missing))}")
+    return cases
+
+
+def _kernels(modules: list[ModuleType]) -> list[Any]:
+    """Functions for the device that no other one calls: those are what a host launches."""
+    found = {x.__name__: x for m in modules for x in vars(m).values() if isinstance(x, triton.JITFunction)}
+    called = {name for f in found.values() for name in f.fn.__code__.co_names}
+    return [f for name, f in found.items() if name not in called]

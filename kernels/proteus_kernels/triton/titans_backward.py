@@ -13,8 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from proteus_kernels.triton.tiles import open_part, positions, scores, state_at, store_tile
-from proteus_kernels.triton.titans_forward import first_open, near_state, near_tile, save_state
+from proteus_kernels.triton.tiles import near_tile, open_part, positions, scores, state_at, store_tile
+from proteus_kernels.triton.titans_forward import first_open, near_state, save_state
 from proteus_kernels.triton.titans_gates import load_ends, load_gate, mixing
 
 

@@ -16,19 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from proteus_kernels.triton.tiles import open_part, positions, scores, state_at, store_tile
+from proteus_kernels.triton.tiles import near_tile, open_part, positions, scores, state_at, store_tile
 from proteus_kernels.triton.titans_gates import load_ends, load_gate, mixing
-
-
-@triton.jit
-def near_tile(x, at, exists, D: tl.constexpr, columns, limit, DOT: tl.constexpr):
-    """As `load_tile`, but whole groups of 16 columns: those after `limit` may be anything and meet zeros of a state.
-
-    The end of an exact mask is not known to lie anywhere, so the compiler would load element by element.
-    """
-    near = (limit + 15) // 16 * 16
-    mask = exists[:, None] & (columns < near)[None, :] & (columns < D)[None, :]
-    return tl.load(x + at[:, None] * D + columns[None, :], mask=mask, other=0.0).to(DOT)
 
 
 @triton.jit
