@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from proteus_kernels.masks import segments
 
+F = TypeVar("F", bound=Callable[..., Any])
 AXIS_DIM = {"head": 1, "key": 2, "value": 3}
 LEAST = (512, 256)
 
@@ -134,7 +135,7 @@ def between(rows: Tensor, cum: Tensor, diagonal: int) -> Tensor:
     return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2() * lower
 
 
-def full_precision(f: Callable[..., Any]) -> Callable[..., Any]:
+def full_precision(f: F) -> F:
     """A forward or backward whose products autocast leaves alone: states and triangular solves need 32 bits."""
 
     @wraps(f)
@@ -145,7 +146,7 @@ def full_precision(f: Callable[..., Any]) -> Callable[..., Any]:
         with torch.autocast(device, enabled=False):
             return f(ctx, *args)
 
-    return run
+    return cast(F, run)
 
 
 def rows_dot(a: Tensor, b: Tensor) -> Tensor:
