@@ -24,7 +24,7 @@ from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 from proteus_models.recipe import Branch, Phase, Recipe, RecipeError
 from proteus_models.titans import mean_active
-from proteus_models.train import PhaseTrainer
+from proteus_models.train import SAVE_SECONDS, PhaseTrainer
 from proteus_models.train_data import DataConfig, RowSource
 from proteus_models.train_state import Progress
 from proteus_models.training_recipe import training_schedule
@@ -51,16 +51,20 @@ def dry_run(recipe: Recipe) -> dict[str, Any]:
 
 
 def train_recipe(
-    recipe: Recipe, seed: int, work: Path, *, zoo: Path, only: tuple[str, ...] = (), report: Report = print
-) -> list[Path]:
-    """Train (or resume) one seed; finished branches are written to `zoo/<name>/seed<k>` and never trained twice."""
+    recipe: Recipe, seed: int, work: Path, *, zoo: Path, only: tuple[str, ...] = (), report: Report = print,
+    save_every: float = SAVE_SECONDS,
+) -> list[Path]:  # fmt: skip
+    """Train (or resume) one seed; finished branches are written to `zoo/<name>/seed<k>` and never trained twice.
+
+    A killed training loses at most `save_every` seconds.
+    """
     check_branches(recipe, only)
     for each in recipe.branches:  # what cannot be trained is refused before anything is
         training_schedule(recipe, each)
     tokenizer = zoo_tokenizer()
     trunk_config = model_config(recipe, None, tokenizer.vocab_size)
     base = work_folder(recipe, seed, work)
-    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, base / "trunk", "trunk", seed, report)
+    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, base / "trunk", "trunk", seed, report, save_every)
     written = []
     for branch in recipe.branches:
         target = zoo / branch.name / f"seed{seed}"
@@ -72,7 +76,7 @@ def train_recipe(
         config = model_config(recipe, branch, tokenizer.vocab_size)
         training = training_schedule(recipe, branch)
         model, progress = _phase(
-            config, trunk.state_dict(), recipe.branch, base / branch.name, "branch", seed, report, training
+            config, trunk.state_dict(), recipe.branch, base / branch.name, "branch", seed, report, save_every, training
         )
         model.set_capacity(config.capacity)  # the span back at N
         facts = {
@@ -124,14 +128,14 @@ def model_config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConf
 
 def _phase(
     config: ModelConfig, weights: dict[str, Any] | None, phase: Phase, folder: Path, label: str, seed: int,
-    report: Report, training: TrainingSchedule | None = None,
+    report: Report, save_every: float, training: TrainingSchedule | None = None,
 ) -> tuple[DecoderLM, Progress]:  # fmt: skip
     torch.manual_seed(seed)
     model = DecoderLM(config)
     if weights is not None:
         model.load_state_dict(weights)
     source = _source(json.dumps(phase.data), seed)
-    trainer = PhaseTrainer(model, phase, source, folder, label=label, training=training)
+    trainer = PhaseTrainer(model, phase, source, folder, label=label, training=training, save_every=save_every)
     progress = trainer.run(lambda row: report({"model": folder.name, "seed": seed, **row}))
     return model, progress
 

@@ -26,6 +26,7 @@ from proteus_models.train_state import Progress
 from proteus_models.training_schedule import TrainingSchedule
 
 Log = Callable[[dict[str, Any]], None]
+SAVE_SECONDS = 120.0
 
 
 class Source(Protocol):
@@ -42,7 +43,7 @@ class PhaseTrainer:
     """
 
     def __init__(
-        self, model: DecoderLM, phase: Phase, source: Source, folder: Path, *, label: str, save_every: float = 120.0,
+        self, model: DecoderLM, phase: Phase, source: Source, folder: Path, *, label: str, save_every: float = SAVE_SECONDS,
         training: TrainingSchedule | None = None, precision: str = "fp32", seed: int = 0, identity: str = "",
     ) -> None:  # fmt: skip
         self.processes = Processes()

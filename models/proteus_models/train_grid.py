@@ -21,9 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proteus_models.grid import check_branches, work_folder
+from proteus_bench.errors import UsageError
+from proteus_models.grid import check_branches, model_config, work_folder
 from proteus_models.recipe import Recipe, RecipeError, from_table, only
+from proteus_models.sizes import on_meta
 from proteus_models.train_state import read_progress
+from proteus_models.training_recipe import training_schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ def load_grid(path: Path, zoo: Path) -> list[Job]:
         _check(jobs)
     except RecipeError:
         raise
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError, AttributeError) as error:
+    except (OSError, TypeError, KeyError, ValueError, AttributeError, UsageError) as error:
         what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
         raise RecipeError(f"{path}: {what}") from error
     return jobs
@@ -85,12 +88,15 @@ def _jobs(entry: dict[str, Any], folder: Path, zoo: Path) -> list[Job]:
     try:
         raw = tomllib.loads(source.read_text("utf-8"))
         recipe = from_table(changed(raw, changes))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError) as error:
+    except (OSError, TypeError, KeyError, ValueError) as error:
         raise RecipeError(f"{source}: {error}") from error
     seeds, branches = entry["seeds"], tuple(entry.get("branches", ()))
     if not seeds or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in seeds):
         raise ValueError(f"seeds of {recipe.name} must be whole numbers, not {seeds}")
     check_branches(recipe, branches)
+    for branch in recipe.branches:  # a schedule that the model cannot have is found before hours of other trainings
+        on_meta(model_config(recipe, branch, vocab=1))
+        training_schedule(recipe, branch)
     wanted = branches or tuple(b.name for b in recipe.branches)
     return [Job(recipe=recipe, seed=seed, branches=wanted, zoo=zoo) for seed in seeds]
 

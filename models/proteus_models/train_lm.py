@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from proteus_bench.errors import EnvironmentFault
+from proteus_bench.errors import EnvironmentFault, UsageError
 from proteus_bench.schedules import Capacity
 from proteus_models.checkpoint import save_checkpoint
 from proteus_models.config import ModelConfig
@@ -70,7 +70,7 @@ def is_lm(path: Path) -> bool:
     """Whether a recipe file says `kind = "lm"`; a file that cannot be read is left to the loader to name."""
     try:
         return tomllib.loads(path.read_text("utf-8")).get("kind") == KIND
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+    except (OSError, ValueError):
         return False
 
 
@@ -80,7 +80,7 @@ def load_lm(path: Path) -> LMRecipe:
         return _lm(tomllib.loads(path.read_text("utf-8")))
     except RecipeError:
         raise
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError) as error:
+    except (OSError, TypeError, KeyError, ValueError, UsageError) as error:
         what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
         raise RecipeError(f"{path}: {what}") from error
 

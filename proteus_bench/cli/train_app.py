@@ -19,6 +19,7 @@ def train(
     data: Annotated[Path | None, typer.Option(help="Language model: the folder of token shards.")] = None,
     grid: Annotated[Path | None, typer.Option(help="Instead of a recipe: a TOML of recipes and seeds.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Grid: processes; default one per CPU.")] = None,
+    save_every: Annotated[float, typer.Option(min=0, help="Grid: seconds that a killed training may lose.")] = 120.0,
     processes: Annotated[int, typer.Option(min=1, help="Dry run of a language model: of how many processes.")] = 1,
     rate: Annotated[float | None, typer.Option(help="Dry run: tokens a second of one process.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
@@ -36,7 +37,8 @@ def train(
     if rate is not None and rate <= 0:
         raise UsageError("--rate is in tokens a second and positive")
     if grid is not None:
-        raise typer.Exit(grid_command(grid, out=out, workers=workers, rate=rate, dry_run=dry_run, as_json=json))
+        how = {"workers": workers, "save_every": save_every, "rate": rate, "dry_run": dry_run, "as_json": json}
+        raise typer.Exit(grid_command(grid, out=out, **how))  # type: ignore[arg-type]
     assert recipe is not None
     from proteus_models.train_lm import is_lm
 

@@ -1,8 +1,8 @@
 """`train --grid FILE`: one training per process, in the order of the file, until all are in the zoo.
 
-A training writes its state every two minutes and its model when it is finished, both whole or not at all, so the command may
-be killed at any moment and repeated. A worker ends with the command, however that one ends: its training is taken up again
-by the next.
+A training writes its state every `--save-every` seconds and its model when it is finished, both whole or not at all, so the
+command may be killed at any moment and repeated. A worker ends with the command, however that one ends: its training is
+taken up again by the next.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ HANDOVER_SECONDS = 10.0
 
 
 def grid_command(
-    path: Path, *, out: Path | None, workers: int | None, rate: float | None, dry_run: bool, as_json: bool
+    path: Path, *, out: Path | None, workers: int | None, save_every: float, rate: float | None, dry_run: bool, as_json: bool
 ) -> int:
     """Train what is missing. Exit 1 when a training failed, whose error is printed; the others go on.
 
@@ -47,7 +48,7 @@ def grid_command(
         waiting = [job for job in jobs if job.missing]
         ended = len(jobs) - len(waiting)
         _line(f"{len(waiting)} of {len(jobs)} trainings to do, {min(workers, len(waiting))} at a time")
-        with closing(cast(Any, run_jobs(train_job, waiting, workers, lambda: None))) as outcomes:
+        with closing(cast(Any, run_jobs(partial(train_job, save_every), waiting, workers, lambda: None))) as outcomes:
             for job, outcome in outcomes:
                 ended += 1
                 if outcome.error is not None:
@@ -61,7 +62,7 @@ def grid_command(
     return 1 if failed else 0
 
 
-def train_job(job: Any) -> None:
+def train_job(save_every: float, job: Any) -> None:
     """One training, in a worker or in the command itself."""
     from proteus_bench.store import FolderLock
     from proteus_models import grid
@@ -71,8 +72,9 @@ def train_job(job: Any) -> None:
     with ExitStack() as held:
         _enter(held, FolderLock(job.work))
         grid.train_recipe(
-            job.recipe, job.seed, job.zoo / ".work", zoo=job.zoo, only=job.branches, report=Progress(job.label)
-        )
+            job.recipe, job.seed, job.zoo / ".work", zoo=job.zoo, only=job.branches, report=Progress(job.label),
+            save_every=save_every,
+        )  # fmt: skip
 
 
 class Progress:

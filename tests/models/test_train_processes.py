@@ -20,7 +20,6 @@ from proteus_models.train_state import load, read_progress
 
 WORKER = str(Path(__file__).with_name("train_worker.py"))
 CASES: dict[str, dict[str, Any]] = {
-    "gdn": {"mixer": "gdn"},
     "gdn-documents": {"mixer": "gdn", "documents": True, "micro_rows": 1},
     "hope": {"mixer": "hope-attention"},
 }
