@@ -20,17 +20,32 @@ from proteus_bench.store import read_json
 from tests.bench.leaderboard_help import edit, fails, refused
 
 Cli = Callable[..., Any]
-COMMAND = ("cost", "titans+proteus", "--lengths", "256,300", "--pairs", "6", "--decode-tokens", "4", "--out", "c/cost.json")
+COMMAND = ("cost", "titans+proteus", "--lengths", "256", "--pairs", "6", "--decode-tokens", "4", "--out")
+
+
+@pytest.fixture(scope="module")
+def measured(finished: Path, tiny_zoo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose scheduled method has a cost. Copy it before you change it."""
+    from proteus_bench.cli import invoke
+
+    folder = tmp_path_factory.mktemp("costed")
+    shutil.copytree(finished, folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTEUS_BENCH_ZOO", str(tiny_zoo))
+        assert invoke([*COMMAND, str(folder / "c" / "cost.json"), "--run", str(folder / "run")]) == 0
+    return folder / "run"
 
 
 @pytest.fixture
-def costed(cli: Cli, finished: Path, tmp_path: Path) -> Path:
-    """A finished run whose scheduled method has a cost."""
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    done = cli(*COMMAND, "--run", str(run))
-    assert done.returncode == 0, done.stderr
-    return run
+def costed(measured: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be spoiled."""
+    shutil.copytree(measured, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def level2(tiny_suite: str) -> Options:
+    return Options(level=2, suites=(Path(tiny_suite),))
 
 
 def line(measure: str, seconds: list[float], static: list[float], **more: Any) -> dict[str, Any]:
@@ -135,20 +150,22 @@ def test_figures_of_two_machines_stand_apart() -> None:
     assert cost_sections([None]) == []
 
 
-def test_a_cost_reaches_the_leaderboard_the_page_and_the_report(cli: Cli, costed: Path, tmp_path: Path) -> None:
-    found = verify(costed, Options(level=2))
+def test_a_cost_reaches_the_leaderboard_the_page_and_the_report(
+    cli: Cli, costed: Path, level2: Options, tmp_path: Path
+) -> None:
+    found = verify(costed, level2)
     assert found.ok, found.refused
     (made,) = [entry for entry in found.entries if entry.paired_cost is not None]
     assert made.label == "titans+proteus" and made.paired_cost is not None
-    assert [(x.measure, x.length) for x in made.paired_cost.lines][:3] == [("train", 256), ("prefill", 256), ("decode", 256)]
+    assert [(x.measure, x.length) for x in made.paired_cost.lines] == [("train", 256), ("prefill", 256), ("decode", 256)]
     assert made.paired_cost.memory is not None and all(x.n == 6 and x.peak_bytes for x in made.paired_cost.lines)
-    add_runs([costed], tmp_path / "board")
+    add_runs([costed], tmp_path / "board", level2)
     row = next(
         row for row in read_json(tmp_path / "board" / "leaderboard.json")["boards"][0]["rows"] if row["paired_cost"]
     )
     assert row["label"] == "titans+proteus" and "seconds" not in row["paired_cost"]["lines"][0]
     assert cli("leaderboard", "build", str(tmp_path / "board")).returncode == 0
-    assert verify(tmp_path / "board", Options(level=2)).ok
+    assert verify(tmp_path / "board", level2).ok
     page = (tmp_path / "board" / "site" / "index.html").read_text()
     assert cli("report", str(costed)).returncode == 0
     report = (costed / "report.html").read_text()
@@ -157,15 +174,17 @@ def test_a_cost_reaches_the_leaderboard_the_page_and_the_report(cli: Cli, costed
         assert text.count("What a schedule costs</h2>") == 1 and cpu in text and "titans+proteus: " in text
 
 
-def test_a_cost_that_comes_later_joins_its_entry(cli: Cli, finished: Path, costed: Path, tmp_path: Path) -> None:
+def test_a_cost_that_comes_later_joins_its_entry(
+    finished: Path, costed: Path, level2: Options, tmp_path: Path
+) -> None:
     board = tmp_path / "board"
-    first = add_runs([finished], board)
-    later = add_runs([costed], board)
+    first = add_runs([finished], board, level2)
+    later = add_runs([costed], board, level2)
     assert {one.state for one in first.added} == {"added"}
     assert {one.model: one.state for one in later.added} == {"titans+proteus": "costed", "titans": "there"}
     held = [read_entry(path) for path in (board / "entries").glob("*.json")]
     assert [entry.label for entry in held if entry.paired_cost is not None] == ["titans+proteus"]
-    assert verify(board, Options(level=1)).ok
+    assert verify(board, level2).ok
 
 
 def test_costs_that_do_not_add_up_are_refused(costed: Path) -> None:
@@ -175,7 +194,7 @@ def test_costs_that_do_not_add_up_are_refused(costed: Path) -> None:
     def lie(change: Callable[[dict[str, Any]], None]) -> Any:
         path.write_text(kept)
         edit(path, lambda data: change(data["costs"][0]))
-        return verify(costed, Options(level=2))
+        return verify(costed, Options(level=1))
 
     fails(lie(lambda b: b["lines"][0].update(ratio=0.5)), 1, "ratio is 0.5, its seconds give")
     fails(lie(lambda b: b["lines"][0].update(ci_high=1.0)), 1, "ci_high is 1.0")
@@ -204,27 +223,29 @@ def test_malformed_costs_are_one_clear_line(costed: Path, key: str, value: Any) 
 
 
 def test_a_repeated_command_measures_nothing_again_and_a_changed_one_what_is_missing(cli: Cli, tmp_path: Path) -> None:
-    first = cli(*COMMAND, "--measures", "prefill,decode", "--json")
+    ask = (*COMMAND, "c/cost.json", "--lengths", "256,300")
+    first = cli(*ask, "--measures", "decode", "--json")
     kept = (tmp_path / "c" / "cost.json").read_bytes()
     assert json.loads(first.stdout)["costs"][0]["label"] == "titans+proteus"
-    again = cli(*COMMAND, "--measures", "prefill,decode")
+    again = cli(*ask, "--measures", "decode")
     assert again.returncode == 0 and (tmp_path / "c" / "cost.json").read_bytes() == kept
-    assert again.stderr.count("stands in") == 4
-    more = cli(*COMMAND, "--measures", "train", "--lengths", "256")
-    assert "stands in" not in more.stderr
+    assert again.stderr.count("stands in") == 2
+    more = cli(*ask, "--measures", "decode,prefill", "--lengths", "256")
+    assert more.stderr.count("stands in") == 1
     (tmp_path / "old.json").write_bytes(kept)
     files = (tmp_path / "old.json", tmp_path / "c" / "cost.json")
     old, new = ({(x.measure, x.length): x for x in read_cost(path)[0].lines} for path in files)
-    assert new.keys() - old.keys() == {("train", 256)} and all(new[place] == old[place] for place in old)
+    assert new.keys() - old.keys() == {("prefill", 256)} and all(new[place] == old[place] for place in old)
     assert re.search(r"titans\+proteus: .* in time against its static twin", more.stdout)
 
 
 def test_a_plan_measures_nothing(cli: Cli, tmp_path: Path) -> None:
-    done = cli(*COMMAND, "--dry-run", "--json")
+    ask = (*COMMAND, "c/cost.json", "--lengths", "256,300", "--dry-run")
+    done = cli(*ask, "--json")
     plan = json.loads(done.stdout)
     assert plan["calls"] == 2 * 6 * (6 + 2) and plan["lengths"] == [256, 300]
     assert not (tmp_path / "c").exists()
-    assert re.search(r"6 pairs each: 96 calls", cli(*COMMAND, "--dry-run").stdout)
+    assert re.search(r"6 pairs each: 96 calls", cli(*ask).stdout)
 
 
 @pytest.mark.parametrize(
