@@ -21,7 +21,7 @@ from torch import Tensor
 from proteus_kernels.masks import counts
 from proteus_kernels.matrix import memory_axis_size
 from proteus_kernels.titans_common import TitansState
-from proteus_kernels.triton.calls import open_mask, refuse
+from proteus_kernels.triton.calls import MAX_KEY, open_mask, refuse
 from proteus_kernels.triton.titans_backward import inputs_backward, local_backward, states_backward
 from proteus_kernels.triton.titans_forward import outputs_forward, states_forward
 from proteus_kernels.triton.titans_gates import gates_backward, gates_forward
@@ -30,7 +30,13 @@ from proteus_kernels.triton.tuned import products
 
 
 def unsupported(
-    *, q_BTHK: Tensor, active: Sequence[int] | None, gate: str, read: str, decay_locked: str, inner: int
+    *,
+    q_BTHK: Tensor,
+    active: Sequence[int] | None = None,
+    gate: str = "both",
+    read: str = "post",
+    decay_locked: str = "masked",
+    inner: int = 16,
 ) -> str | None:
     """Why these kernels cannot do a call; None when they can."""
     if read != "post":
@@ -41,6 +47,8 @@ def unsupported(
         return f"decay_locked={decay_locked} changes locked coordinates"
     if inner > MAX_INNER:
         return f"inner chunks of {inner} > {MAX_INNER} positions"
+    if q_BTHK.shape[-1] > MAX_KEY:
+        return f"a key of {q_BTHK.shape[-1]} > {MAX_KEY} coordinates"
     if products(q_BTHK.dtype) is None:
         return f"inputs of {q_BTHK.dtype}"
     return None
