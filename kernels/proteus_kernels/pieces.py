@@ -141,7 +141,8 @@ def full_precision(f: F) -> F:
     @wraps(f)
     def run(ctx: Any, *args: Any) -> Any:
         device = next(x.device.type for x in args if isinstance(x, Tensor))
-        if not torch.is_autocast_enabled(device):
+        # the meta device, on which costs are counted, has no autocast to ask about
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
             return f(ctx, *args)
         with torch.autocast(device, enabled=False):
             return f(ctx, *args)
