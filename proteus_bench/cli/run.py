@@ -93,7 +93,7 @@ def _compare_document(compared: Any) -> dict[str, Any]:
 def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: Any) -> None:
     from proteus_bench.registry import schedule_classes
     from proteus_bench.render.report import Shown, print_report, report_console
-    from proteus_bench.runner.results import method_score
+    from proteus_bench.runner.results import method_score, suite_mean
     from proteus_bench.schedules import Capacity
 
     scores, shown = [], []
@@ -110,7 +110,7 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: 
         has_memory = info.state_bytes > 0 or not method.is_external
         traces = [row["unlocks"] for part in found for row in part if "unlocks" in row]
         shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params, traces, has_memory))
-    running = [(k.model, k.length, k.seed, c.perplexity) for k, c in cells.items() if c.perplexity is not None]
+    running = [(k, c.perplexity) for k, c in cells.items() if c.perplexity is not None]
     scored = "strict match" if not running else "probability of a token" if len(running) == len(cells) else "strict score"
     title = f"{plan.suite.name} (version {plan.suite.version}), score = {scored} x 100"
     print_report(report_console(), title, scores, [] if compared else comparisons, shown, plan.notes)
@@ -121,7 +121,13 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: 
     if running:
         from proteus_bench.runner.perplexity import perplexity_lines
 
-        print("\n".join(perplexity_lines(running)))
+        print("\n".join(perplexity_lines(running, named=len(running) < len(cells))))
+    for method in plan.methods:
+        mine = {k: r for k, r in rows.items() if k.model == method.text and len(r) == plan.questions(k)}
+        if len({(k.task, k.length) for k in mine}) == len(plan.suite.counts) > 1:
+            mean = suite_mean(mine)
+            bounds = "" if mean.lo is None or mean.hi is None else f" [{100 * mean.lo:.1f}, {100 * mean.hi:.1f}]"
+            print(f"{method.text}: mean of the suite {100 * mean.mean:.1f}{bounds}")
 
 
 def _print_plan(plan: Any, folder: Any, workers: int, as_json: bool) -> None:

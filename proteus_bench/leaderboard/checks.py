@@ -17,7 +17,7 @@ from proteus_bench.leaderboard.cost import CostBlock, cost_reasons, of_record, r
 from proteus_bench.leaderboard.forms import first_error, plain_text, read_as, shown
 from proteus_bench.leaderboard.opening import plain_file
 from proteus_bench.leaderboard.schema import Row, Timing
-from proteus_bench.runner.results import cell_result, items_digest
+from proteus_bench.runner.results import CellResult, cell_result, items_digest
 from proteus_bench.store import CellKey, canonical_json, digest
 from proteus_bench.store.canonical import file_digest
 from proteus_bench.store.log import parse_log
@@ -208,6 +208,7 @@ def _metrics(where: str, record: Record, cell: CellBlock, rows: Rows) -> Iterato
     ):
         if not close(mine, theirs):
             yield f"{where}: the {name} is {theirs}, its rows give {mine}"
+    yield from _further_intervals(where, cell, again)
     if cell.ci_method != interval.method:
         yield f"{where}: its interval is called {cell.ci_method!a}, its rows give {interval.method}"
     if again.items_sha256 != cell.items_sha256:
@@ -216,6 +217,19 @@ def _metrics(where: str, record: Record, cell: CellBlock, rows: Rows) -> Iterato
         yield f"{where}: {cell.n} items, {cell.status}; its rows give {again.n}, {again.status}"
     if any(row["logprob"] is not None and row["logprob"] > 1e-6 for row in rows):
         yield f"{where}: a log-probability above zero"
+
+
+def _further_intervals(where: str, cell: CellBlock, again: CellResult) -> Iterator[str]:
+    """Intervals that older files do not hold are not missed."""
+    logprob = again.logprob_interval
+    for name, mine, theirs in (
+        ("lower end of the compat interval", again.compat_interval.lo, cell.compat_ci_low),
+        ("upper end of the compat interval", again.compat_interval.hi, cell.compat_ci_high),
+        ("lower end of the log-probability's interval", logprob.lo if logprob else None, cell.logprob_ci_low),
+        ("upper end of the log-probability's interval", logprob.hi if logprob else None, cell.logprob_ci_high),
+    ):
+        if theirs is not None and not close(mine, theirs):
+            yield f"{where}: the {name} is {theirs}, its rows give {mine}"
 
 
 def close(mine: float | None, theirs: float | None) -> bool:

@@ -153,13 +153,21 @@ def _facts(item: Any, tokenizer: Any) -> Facts:
         reached=item.reached,
         prompts=tuple(prompts),
         gold_tokens=tuple(
-            len(continuation_ids(tokenizer, item.prompt(slot), gold_text(question)))
-            for slot, question in enumerate(item.questions)
+            len(continuation_ids(tokenizer, *_scored(item, slot)))
+            for slot in range(len(item.questions))
         ),
         depths=tuple(_depth(item, question) for question in item.questions),
         needles=tuple(round(float(needle.depth), 6) for needle in item.needles),
         scored=scored,
     )
+
+
+def _scored(item: Any, slot: int) -> tuple[str, str]:
+    """(prompt, gold) whose tokens are counted: of the right choice where there are choices."""
+    if "options" in item.meta:
+        text, continuation = item.meta["options"][item.meta["answer"]]
+        return item.context + text, continuation
+    return item.prompt(slot), gold_text(item, slot)
 
 
 def _depth(item: Any, question: Any) -> float | None:
@@ -272,7 +280,9 @@ def _wrong(row: dict[str, Any], item: Facts, tokenizer: Any, chat: bool) -> str:
         return "its output is not the text of its output_ids"
     try:
         logprob = math.nan if row["logprob"] is None else row["logprob"]
-        scores = score_answer(item.scored, slot, row["output"], logprob=logprob, gold_tokens=row["gold_tokens"])
+        choices = None if row.get("choices") is None else [math.nan if v is None else v for v in row["choices"]]
+        facts = {"logprob": logprob, "gold_tokens": row["gold_tokens"], "choices": choices}
+        scores = score_answer(item.scored, slot, row["output"], **facts)
     except (TypeError, ValueError) as error:
         return shown(error, 200)
     for name, mine in (("strict", scores.strict), ("compat", scores.compat)):

@@ -45,6 +45,10 @@ class Row(Strict):
     compat: Share
     unlocks: list[int] | None = Field(default=None, max_length=1 << 16)
     unscored: bool = False
+    scorers: list[str] | None = Field(default=None, min_length=2, max_length=2)
+    choices: list[float | None] | None = Field(default=None, max_length=10_000)
+    words: int | None = Field(default=None, ge=1)
+    bytes: int | None = Field(default=None, ge=1)
 
 
 class TimingCell(Strict):

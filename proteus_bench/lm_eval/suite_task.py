@@ -67,7 +67,7 @@ class SuiteTask(ConfigurableTask):
             {
                 "index": index, "item": item.id, "item_sha256": item.sha256,
                 "prompts": [item.prompt(slot) for slot in range(len(item.questions))],
-                "golds": [gold_text(question) for question in item.questions],
+                "golds": [gold_text(item, slot) for slot in range(len(item.questions))],
             }
             for index, item in enumerate(self._items)
         ]  # fmt: skip

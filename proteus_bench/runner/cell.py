@@ -7,15 +7,16 @@ import math
 import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from proteus_bench.backends import Ask, Backend, Reply, Settings, opened
 from proteus_bench.backends.base import DEFAULT
+from proteus_bench.errors import UsageError
 from proteus_bench.runner.items import gold_text, make_item, plan_suite
 from proteus_bench.runner.models import parse
-from proteus_bench.score import score_answer, scorers_of
+from proteus_bench.score import picked, score_answer, scorers_of
 from proteus_bench.store import CellKey, CellLog, RunFolder
 
 
@@ -75,12 +76,31 @@ def _answer(backend: Backend, items: Sequence[Any], start: int) -> tuple[list[di
 
 
 def asks_of(item: Any) -> list[Ask]:
-    """What a back end is asked about an item's context."""
+    """What a back end is asked about an item's context: its questions, or every choice of its one question."""
     stop = item.meta.get("stop", "sentence")
+    if "options" in item.meta:
+        return [Ask(text, "", continuation, 0, stop) for text, continuation in item.meta["options"]]
     return [
-        Ask(question.text, question.answer_prefix, gold_text(question), question.max_new_tokens, stop)
-        for question in item.questions
+        Ask(question.text, question.answer_prefix, gold_text(item, slot), question.max_new_tokens, stop)
+        for slot, question in enumerate(item.questions)
     ]
+
+
+def _settled(item: Any, replies: Sequence[Reply]) -> tuple[Sequence[Reply], list[float] | None]:
+    """One reply a question, and the log-probabilities of its choices where it has some: the choice taken is the output.
+
+    UsageError (exit 2) for a model that gives no log-probabilities.
+    """
+    if "options" not in item.meta:
+        return replies, None
+    nats = [math.nan if reply.gold_logprob is None else reply.gold_logprob for reply in replies]
+    if any(reply.gold_logprob is None for reply in replies):
+        raise UsageError(f"{item.task} compares log-probabilities, which this model does not give")
+    taken = picked(item, scorers_of(item)["strict"], nats)
+    output = "" if taken is None else item.meta["choices"][taken]
+    right = replies[item.meta["answer"]]
+    seconds = sum(reply.seconds for reply in replies)
+    return [replace(right, output=output, output_ids=[], seconds=seconds)], nats
 
 
 def _named_scorers(item: Any) -> dict[str, Any]:
@@ -89,14 +109,21 @@ def _named_scorers(item: Any) -> dict[str, Any]:
     return {"scorers": [named["strict"], named["compat"]]} if "scorers" in item.meta else {}
 
 
+def _counted(item: Any) -> dict[str, int]:
+    """Words and bytes of a text whose perplexity is asked, where its item counts them."""
+    return {key: item.meta[key] for key in ("words", "bytes") if key in item.meta}
+
+
 def _rows(
     items: Sequence[Any], replies: Sequence[Sequence[Reply]]
 ) -> Iterator[tuple[int, int, dict[str, Any], Reply]]:
     for offset, item in enumerate(items):
-        for slot, (question, reply) in enumerate(zip(item.questions, replies[offset], strict=True)):
+        settled, choices = _settled(item, replies[offset])
+        for slot, (question, reply) in enumerate(zip(item.questions, settled, strict=True)):
             prompt = item.context + question.text + question.answer_prefix
             logprob = reply.gold_logprob
-            scores = score_answer(item, slot, reply.output, logprob=logprob, gold_tokens=reply.gold_tokens)
+            facts: dict[str, Any] = {"logprob": logprob, "gold_tokens": reply.gold_tokens, "choices": choices}
+            scores = score_answer(item, slot, reply.output, **facts)
             yield (
                 offset,
                 slot,
@@ -114,6 +141,8 @@ def _rows(
                     "logprob": logprob if logprob is not None and math.isfinite(logprob) else None,
                     **({"unscored": True} if logprob is None else {}),
                     **_named_scorers(item),
+                    **_counted(item),
+                    **({} if choices is None else {"choices": [v if math.isfinite(v) else None for v in choices]}),
                     "strict": scores.strict,
                     "compat": scores.compat,
                     **({} if reply.unlocks is None else {"unlocks": list(reply.unlocks)}),

@@ -127,7 +127,19 @@ def _cell_block(
         "items_sha256": result.items_sha256 if result else None,
         "file": str(folder.cell_path(key).relative_to(folder.path)),
         "sha256": folder.file_hash(key),
-        **({"perplexity": result.perplexity.as_dict()} if result is not None and result.perplexity is not None else {}),
+        **({} if result is None else _further(result)),
+    }
+
+
+def _further(result: CellResult) -> dict[str, Any]:
+    """Intervals of the other metrics, and the perplexity of running text."""
+    compat, logprob = result.compat_interval, result.logprob_interval
+    return {
+        "compat_ci_low": compat.lo,
+        "compat_ci_high": compat.hi,
+        "logprob_ci_low": logprob.lo if logprob else None,
+        "logprob_ci_high": logprob.hi if logprob else None,
+        **({} if result.perplexity is None else {"perplexity": result.perplexity.as_dict()}),
     }
 
 

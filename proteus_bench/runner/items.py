@@ -35,6 +35,12 @@ class SuitePlan:
         row = self.hashes.get(fingerprint, {})
         return row.get(f"{task}@{length}", row.get(task))
 
+    @property
+    def longest(self) -> int:
+        """The most tokens that items are made to have; 0 where all texts have lengths of their own."""
+        made = (length for task, length in self.counts if not getattr(tasks().get(task), "whole_set", False))
+        return max(made, default=0)
+
     def block(self) -> dict[str, str]:
         """Name, version and hash, for manifests and identities."""
         return {"name": self.name, "version": self.version, "sha256": self.sha256}
@@ -54,10 +60,15 @@ def plan_suite(name: str) -> SuitePlan:
         sha256=suite.sha256,
         split=suite.split,
         data_seed=suite.data_seed,
-        counts={(task, length): n for task, length, n in suite.cells()},
+        counts={(task, length): _count(tasks()[task], n, suite.split) for task, length, n in suite.cells()},
         hashes={fingerprint: dict(row) for fingerprint, row in suite.hashes.items()},
         data=data,
     )
+
+
+def _count(task: Any, n: int, split: str) -> int:
+    """Items of a cell: ``n``, or all that there are of a set that is asked whole."""
+    return min(n, task.size(split)) if getattr(task, "whole_set", False) else n
 
 
 @lru_cache(maxsize=1)
@@ -102,19 +113,24 @@ def questions_per_item(
     suite: SuitePlan, tokenizer: Any, limit: int | None
 ) -> tuple[dict[tuple[str, int], int], int]:
     """Questions an item by (task, length), and the tokens of the longest item seen. Makes the first and the last item of
-    each, so that a length that cannot hold a task is refused before any work (LengthBudgetError, exit 2)."""
+    each, so that a length that cannot hold a task is refused before any work (LengthBudgetError, exit 2), and the longest
+    of a set of texts with lengths of their own. Documents that are read in windows have no length that matters."""
     found, longest = {}, 0
     for (task, length), count in suite.counts.items():
         last = min(count, limit or count) - 1
-        items = [make_item(suite, task, length, tokenizer, index) for index in sorted({0, last})]
+        picks = {0, last}
+        if hasattr(tasks()[task], "longest"):
+            picks.add(min(last, tasks()[task].longest(suite.split)))
+        items = [make_item(suite, task, length, tokenizer, index) for index in sorted(picks)]
         found[task, length] = len(items[0].questions)
-        longest = max(longest, *(item.reached for item in items))
+        longest = max(longest, *(0 if item.meta.get("windowed") else item.reached for item in items))
     return found, longest
 
 
-def gold_text(question: Any) -> str:
-    """The continuation whose log-probability is scored."""
-    return " " + ", ".join(question.golds)
+def gold_text(item: Any, slot: int) -> str:
+    """The continuation whose log-probability is scored: behind a prompt, or a whole document."""
+    golds = item.questions[slot].golds
+    return str(golds[0]) if item.meta.get("windowed") else " " + ", ".join(golds)
 
 
 def suite_rows() -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ def make_plan(spec: RunSpec) -> Plan:
             backend = opened(method.spec, seed, spec.settings())
             infos[method.text, seed] = backend.info
             tokenizers[backend.info.tokenizer_sha256] = backend.tokenizer
-            _preflight(method, backend.info, max(length for _, length in suite.counts), suite.name)
+            _preflight(method, backend.info, suite.longest, suite.name)
     asked: dict[tuple[str, int], int] = {}
     for fingerprint, tokenizer in tokenizers.items():
         asked, longest = questions_per_item(suite, tokenizer, spec.limit)

@@ -14,6 +14,8 @@ from proteus_bench.stats import (
     Interval,
     ScoreMatrix,
     cell_ci,
+    checkpoint_ci,
+    cluster_mean_ci,
     crossed_anova,
     paired_difference,
     score_matrix,
@@ -30,17 +32,30 @@ SUITE = "all"
 
 @dataclass(frozen=True)
 class CellResult:
-    """Metrics of one cell. score and interval in [0, 1]; logprob: mean over questions, nats, None when not finite."""
+    """Metrics of one cell. Scores and their intervals in [0, 1]; logprob: mean over questions, nats, None when not finite.
+
+    compat_interval, logprob_interval: around the compat score and the log-probability, clustered by item alike.
+    """
 
     key: CellKey
     interval: Interval
-    compat: float
-    logprob: float | None
+    compat_interval: Interval
+    logprob_interval: Interval | None
     n: int
     rows: int
     status: str
     items_sha256: str
     perplexity: Perplexity | None = None
+
+    @property
+    def compat(self) -> float:
+        """Mean compat score."""
+        return self.compat_interval.mean
+
+    @property
+    def logprob(self) -> float | None:
+        """Mean log-probability."""
+        return None if self.logprob_interval is None else self.logprob_interval.mean
 
 
 @dataclass(frozen=True)
@@ -97,21 +112,33 @@ def items_digest(rows: Sequence[Row]) -> str:
 
 def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult:
     """Metrics of the rows of one cell, clustered by item. ``complete``: all planned questions are there."""
-    interval = cell_ci([row["strict"] for row in rows], [row["item"] for row in rows])
+    items = [row["item"] for row in rows]
     logprobs = [row["logprob"] for row in rows]
     known = all(value is not None for value in logprobs)
     finite = all(row["logprob"] is not None or row.get("unscored") for row in rows)
     return CellResult(
         key=key,
-        interval=interval,
-        compat=float(np.mean([row["compat"] for row in rows])),
-        logprob=float(np.mean(logprobs)) if known else None,
-        n=len({row["item"] for row in rows}),
+        interval=cell_ci([row["strict"] for row in rows], items),
+        compat_interval=cell_ci([row["compat"] for row in rows], items),
+        logprob_interval=cluster_mean_ci(logprobs, items, bounds=None) if known else None,
+        n=len(set(items)),
         rows=len(rows),
         status=("complete" if finite else "diverged") if complete else "partial",
         items_sha256=items_digest(rows),
         perplexity=perplexity_of(rows),
     )
+
+
+def suite_mean(cells: Mapping[CellKey, Sequence[Row]]) -> Interval:
+    """One method's mean strict score over all tasks and lengths, equal weights, over the seeds that have all of them: crossed
+    variance from two seeds on, items alone for one checkpoint."""
+    places = sorted({(key.task, key.length) for key in cells})
+    seeds = set.intersection(*({k.seed for k in cells if (k.task, k.length) == place} for place in places))
+    tasks = [
+        item_scores({k: rows for k, rows in cells.items() if (k.task, k.length) == place and k.seed in seeds}).scores
+        for place in places
+    ]
+    return crossed_anova(tasks) if len(seeds) > 1 else checkpoint_ci(tasks, bounds=(0.0, 1.0))
 
 
 def item_scores(cells: Mapping[CellKey, Sequence[Row]], column: str = "strict") -> ScoreMatrix:

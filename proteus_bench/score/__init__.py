@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from proteus_bench.score.rules import RULES, Reference, Scores, reference_of, score_answer, scorers_of
+from proteus_bench.score.rules import RULES, Reference, Scores, picked, reference_of, score_answer, scorers_of
 from proteus_bench.score.strict import WINDOW_WORDS, contains, strict
 
 SCORER_ID = "strict"
@@ -25,6 +25,7 @@ __all__ = [
     "Reference",
     "Scores",
     "contains",
+    "picked",
     "reference_of",
     "score",
     "score_answer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,9 @@ class Scores(NamedTuple):
     compat: float
 
 
+CHOICES = {"choice@1": False, "choice-per-char@1": True}
+"""The likeliest of the given choices; of log-probabilities divided by the choices' characters. They need no output."""
+
 Rule = Callable[[Reference, str], float]
 DEFAULT = {"strict": "strict@1", "compat": "contains@1"}
 PROBABILITY = "token-probability@1"
@@ -48,6 +51,7 @@ def _unique_label(reference: Reference, output: str) -> float:
 
 
 RULES: dict[str, Rule] = {
+    "exact@1": lambda r, output: float(output.strip() == r.golds[0]),
     "strict@1": lambda r, output: strict.strict(r.golds, output),
     "contains@1": lambda r, output: strict.contains(r.golds, output),
     "any@1": _any,
@@ -65,7 +69,7 @@ RULES: dict[str, Rule] = {
 def scorers_of(item: Any) -> dict[str, str]:
     """The names of the item's two rules. ValueError for one that this version does not have."""
     named = {**DEFAULT, **item.meta.get("scorers", {})}
-    unknown = [name for name in named.values() if name not in RULES and name != PROBABILITY]
+    unknown = [name for name in named.values() if name not in RULES and name not in (PROBABILITY, *CHOICES)]
     if unknown or set(named) != set(DEFAULT):
         raise ValueError(f"{item.id}: no scorer {', '.join(unknown) or sorted(named)}; known: {', '.join(RULES)}")
     return named
@@ -83,11 +87,32 @@ def reference_of(item: Any, slot: int) -> Reference:
     )
 
 
+def picked(item: Any, name: str, choices: Sequence[float]) -> int | None:
+    """The place of the choice that a rule of CHOICES takes, the first of equals; None when a log-probability is not finite.
+
+    choices: nats of each of ``item.meta["choices"]``; ValueError when they are not as many.
+    """
+    texts = item.meta["choices"]
+    if len(texts) != len(choices):
+        raise ValueError(f"{item.id}: {len(choices)} log-probabilities for {len(texts)} choices")
+    if not all(math.isfinite(value) for value in choices):
+        return None
+    shares = [value / len(text) if CHOICES[name] else value for value, text in zip(choices, texts, strict=True)]
+    return shares.index(max(shares))
+
+
 def score_answer(
-    item: Any, slot: int, output: str, *, logprob: float | None = None, gold_tokens: int | None = None
+    item: Any,
+    slot: int,
+    output: str,
+    *,
+    logprob: float | None = None,
+    gold_tokens: int | None = None,
+    choices: Sequence[float] | None = None,
 ) -> Scores:
     """Both scores of the answer to question ``slot``. ``logprob`` (nats, of the whole gold) and ``gold_tokens`` serve rules
-    that score probabilities; ValueError when such a rule lacks them, and for a rule that is not known."""
+    that score probabilities, ``choices`` (nats) those that take one of several answers; ValueError when such a rule lacks
+    them, and for a rule that is not known."""
     named = scorers_of(item)
     reference = reference_of(item, slot)
     found = {}
@@ -97,6 +122,10 @@ def score_answer(
                 raise ValueError(f"{item.id}: {name} needs the log-probability and the number of tokens of the gold")
             finite = logprob is not None and math.isfinite(logprob)
             found[column] = min(1.0, math.exp((logprob or 0.0) / gold_tokens)) if finite else 0.0
+        elif name in CHOICES:
+            if choices is None:
+                raise ValueError(f"{item.id}: {name} needs the log-probability of every choice")
+            found[column] = float(picked(item, name, choices) == item.meta["answer"])
         else:
             found[column] = RULES[name](reference, output)
     return Scores(found["strict"], found["compat"])

@@ -47,7 +47,10 @@ class PerplexityBlock(_Strict):
 
 
 class CellBlock(_Strict):
-    """One cell. Scores in [0, 1], logprob in nats per gold answer. ``file`` is relative to the run folder."""
+    """One cell. Scores in [0, 1], logprob in nats per gold answer. ``file`` is relative to the run folder.
+
+    The intervals of compat and logprob are missing in files of older versions.
+    """
 
     task: str = Name
     length: int = Field(ge=1)
@@ -64,6 +67,10 @@ class CellBlock(_Strict):
     items_sha256: str | None
     file: str = Name
     sha256: str | None
+    compat_ci_low: float | None = Field(default=None, ge=0, le=1)
+    compat_ci_high: float | None = Field(default=None, ge=0, le=1)
+    logprob_ci_low: float | None = None
+    logprob_ci_high: float | None = None
     perplexity: PerplexityBlock | None = None
 
 

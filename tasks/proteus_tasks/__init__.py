@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .babilong import BABILONG_TASKS
+from .commonsense import COMMONSENSE_TASKS
 from .errors import DataFileError, LengthBudgetError, OutputError, SuiteError, TaskError
 from .item import Item, Needle, Question
 from .longbench import LONGBENCH_TASKS
@@ -25,10 +26,15 @@ FAMILIES: dict[str, tuple[Task, ...]] = {
     "perplexity": PERPLEXITY_TASKS,
 }
 """The tasks of the other families, by the name of their plugin and of their sub-command of `generate`."""
-TASKS: dict[str, Task] = NIAH_TASKS | PROBE_TASKS | {task.id: task for tasks in FAMILIES.values() for task in tasks}
+TASKS: dict[str, Task] = {
+    **NIAH_TASKS,
+    **PROBE_TASKS,
+    **{task.id: task for tasks in (*FAMILIES.values(), COMMONSENSE_TASKS) for task in tasks},
+}
 """Every shipped task by id."""
 
 __all__ = [
+    "COMMONSENSE_TASKS",
     "FAMILIES",
     "NIAH_TASKS",
     "PROBE_TASKS",

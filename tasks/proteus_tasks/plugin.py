@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import FAMILIES, NIAH_TASKS, Task
+from . import COMMONSENSE_TASKS, FAMILIES, NIAH_TASKS, Task
 from .resources import suites_dir
 
 
@@ -31,18 +31,19 @@ def _niah_command() -> Any:
     return app()
 
 
-def _family(name: str) -> TaskPlugin:
+def _family(name: str, tasks: Sequence[Task]) -> TaskPlugin:
     def command() -> Any:
         from .family_cli import app
 
-        return app(name, FAMILIES[name])
+        return app(name, tasks)
 
-    return TaskPlugin(name, {task.id: task for task in FAMILIES[name]}, command, suites_dir())
+    return TaskPlugin(name, {task.id: task for task in tasks}, command, suites_dir())
 
 
 plugin = TaskPlugin("niah", NIAH_TASKS, _niah_command, suites_dir())
-ruler = _family("ruler")
-babilong = _family("babilong")
-retrieval = _family("retrieval")
-longbench = _family("longbench")
-perplexity = _family("perplexity")
+ruler = _family("ruler", FAMILIES["ruler"])
+babilong = _family("babilong", FAMILIES["babilong"])
+retrieval = _family("retrieval", FAMILIES["retrieval"])
+longbench = _family("longbench", FAMILIES["longbench"])
+perplexity = _family("perplexity", FAMILIES["perplexity"])
+commonsense = _family("commonsense", COMMONSENSE_TASKS)

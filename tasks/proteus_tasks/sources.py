@@ -238,6 +238,30 @@ def rows_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
 _EXTRACT = {"text": str, "value": str, "key": str}
 _SQUAD = {"text": str, "value": str, "context": str, "question": str}
 _LONGBENCH = {"input": str, "context": str, "answers": list}
+# Data sets of lm-eval's tasks, by the task's name: fields that its definition reads, hub, and the split that it asks.
+_HARNESS_SETS: dict[str, tuple[dict[str, type], tuple[str, str], str]] = {
+    "lambada_openai": ({"text": str}, ("EleutherAI/lambada_openai", "default"), "test"),
+    "piqa": ({"goal": str, "sol1": str, "sol2": str, "label": int}, ("baber/piqa", "default"), "validation"),
+    "hellaswag": (
+        {"activity_label": str, "ctx_a": str, "ctx_b": str, "endings": list, "label": str},
+        ("Rowan/hellaswag", "default"),
+        "validation",
+    ),
+    "winogrande": (
+        {"sentence": str, "option1": str, "option2": str, "answer": str},
+        ("allenai/winogrande", "winogrande_xl"),
+        "validation",
+    ),
+    "arc_easy": ({"question": str, "choices": dict, "answerKey": str}, ("allenai/ai2_arc", "ARC-Easy"), "test"),
+    "arc_challenge": ({"question": str, "choices": dict, "answerKey": str}, ("allenai/ai2_arc", "ARC-Challenge"), "test"),
+    "social_iqa": (
+        {"context": str, "question": str, "answerA": str, "answerB": str, "answerC": str, "label": str},
+        ("lighteval/siqa", "default"),
+        "validation",
+    ),
+    "boolq": ({"passage": str, "question": str, "label": int}, ("aps/super_glue", "boolq"), "validation"),
+    "wikitext": ({"page": str}, ("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1"), "test"),
+}
 _EVAL = "long_context_eval"
 _PINS = "data-pins.json"
 LONGBENCH_SETS = ("narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique")
@@ -279,6 +303,9 @@ def _sources() -> dict[str, Source]:
                 **_pin(f"longbench_{name}"),
             )
         )
+    found += [
+        Source(name, fields, hub, split=split, **_pin(name)) for name, (fields, hub, split) in _HARNESS_SETS.items()
+    ]
     return {source.name: source for source in found}  # 'text' is any text that a user has
 
 
