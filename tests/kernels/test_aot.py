@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -15,22 +16,24 @@ pytestmark = pytest.mark.triton
 BENCH = Path(__file__).resolve().parents[2] / "kernels" / "bench"
 
 
-def compiled(environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "aot.py"), *options]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-
 def test_every_kernel_fits_every_architecture(compiler_environment: dict[str, str]) -> None:
     """One case a kernel at K = V = 128, the tightest; the committed table has all cases."""
-    done = compiled(compiler_environment, "--first", "--sizes", "128")
+    command = [sys.executable, str(BENCH / "aot.py"), "--first", "--sizes", "128"]
+    done = subprocess.run(command, capture_output=True, text=True, env=compiler_environment, check=False)
     assert done.returncode == 0, done.stderr
     assert "sm_80 | sm_90 | sm_100" in done.stdout and "delta_forward.carry" in done.stdout
 
 
-def test_a_kernel_that_cannot_fit_is_refused(compiler_environment: dict[str, str]) -> None:
-    """Negative control: with 1024 key rows in registers the states spill, and the command says which and fails."""
-    done = compiled(compiler_environment, "--first", "--sizes", "1024", "--arch", "80")
-    assert done.returncode == 1 and "titans_forward.states_forward" in done.stderr and "spills" in done.stderr
+def test_what_breaks_a_limit_is_named() -> None:
+    spec = importlib.util.spec_from_file_location("bench_aot", BENCH / "aot.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    row = json.loads((BENCH / "aot.json").read_text())["rows"][0]
+    assert module.broken_limits([row]) == []
+    for broken in ({"spill_stores": 4}, {"spill_loads": 4}, {"shared": row["shared_limit"] + 1}, {"narrow": 1}):
+        (line,) = module.broken_limits([row | broken])
+        assert line.startswith(f"{row['kernel']} ({row['case']}) for sm_80 ")
 
 
 def test_the_committed_table_holds_the_limits_at_both_sizes() -> None:
