@@ -72,10 +72,10 @@ def _outcomes(
     """Every cell with what became of it, from the executor that was asked for."""
     if plan.spec.executor == "local":
         return run_jobs(run_cell, jobs, workers, tick)
-    from proteus_bench.runner.ray_pool import Needs, run_on_ray
+    from proteus_bench.runner.ray_pool import Needs, needs_of, run_on_ray
 
     def needs(job: CellJob) -> Needs:
-        return Needs(gpus=0.0 if plan.infos[job.key.model, job.key.seed].device == "cpu" else 1.0)
+        return needs_of(plan.infos[job.key.model, job.key.seed].device, job.settings.engine)
 
     return run_on_ray(run_cell, jobs, folder, needs, workers, tick)
 

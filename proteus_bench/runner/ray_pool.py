@@ -24,13 +24,14 @@ from typing import Any
 from proteus_bench.errors import EnvironmentFault
 from proteus_bench.runner.environment import package_versions
 from proteus_bench.runner.pool import TICK_SECONDS, Outcome, Work, attempt
-from proteus_bench.spec import PREFIX
 from proteus_bench.store import RunFolder
 
 ADDRESS = "RAY_ADDRESS"
 MAX_RETRIES = 2
 """How often a cell is given to another worker when its worker dies."""
 CONNECT_SECONDS = 5.0
+PREFIX = "PROTEUS_"
+"""Variables of the driver that its workers get: where the zoo is, which kernels run, what counts as a plugin."""
 OBJECT_STORE_BYTES = 100 << 20
 """Of a cluster that is started here: outcomes are a few hundred bytes each."""
 
@@ -43,9 +44,15 @@ class Needs:
     gpus: float = 0.0
 
 
+def needs_of(device: str, engine: Sequence[str]) -> Needs:
+    """Of a model on this kind of device; one on CUDA takes as many GPUs as its engine (key=value options) splits it over."""
+    options = dict(part.partition("=")[::2] for part in engine)
+    return Needs(gpus=float(options.get("tensor_parallel_size", 1)) if device == "cuda" else 0.0)
+
+
 @dataclass(frozen=True)
 class Place:
-    """What a worker must share with the driver. ``packages``: versions; ``variables``: of `PROTEUS_BENCH_*`.
+    """What a worker must share with the driver. ``packages``: versions; ``variables``: of `PROTEUS_*`.
 
     folder: the run folder, as the driver names it from ``cwd``; manifest: its sha256.
     """

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from proteus_bench.runner.environment import package_versions
-from proteus_bench.runner.ray_pool import Place, _serve
+from proteus_bench.runner.ray_pool import Needs, Place, _serve, needs_of
 from proteus_bench.store import RunFolder
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -24,24 +24,11 @@ Environment = Callable[..., dict[str, str]]
 SuiteAt = Callable[[Path, int], str]
 Cli = Callable[..., Any]
 
+MODEL = "titans+proteus"  # with its static twin
 LENGTHS = (256, 384, 512)
 MANY = 24
 """Items of a cell of the first suite: enough to be caught in between."""
-# One cluster for the three suites: `run` uses the connection of its process, and leaves it.
-DRIVER = """
-import os, sys
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-import ray
-from proteus_bench.cli import invoke
-if __name__ == "__main__":
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR")
-    for suite in sys.argv[2:]:
-        out = os.path.join(sys.argv[1], os.path.basename(suite))
-        flags = ["--batch-tokens", "1", "--seeds", "1", "--executor", "ray"]
-        code = invoke(["run", "--model", "titans+proteus", "--suite", suite, "--out", out, *flags])
-        if code:
-            sys.exit(code)
-"""
+GRID = Path(__file__).resolve().parents[2] / "docs" / "ray_grid.py"
 
 
 def writers(folder: Path) -> dict[int, Path]:
@@ -71,7 +58,7 @@ def kill_one_writer(folder: Path, driver: subprocess.Popen[str]) -> None:
 
 
 def wait_for(found: Callable[[], object], driver: subprocess.Popen[str], pause: float) -> bool:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while driver.poll() is None and time.monotonic() < deadline:
         if found():
             return True
@@ -91,21 +78,20 @@ def test_a_grid_with_a_killed_worker_is_the_local_one(
 ) -> None:
     suites = [suite_at(tmp_path, length) for length in LENGTHS]
     Path(suites[0]).write_text(Path(suites[0]).read_text().replace("n = 4", f"n = {MANY}"))
-    (tmp_path / "driver.py").write_text(DRIVER)
-    command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path / "ray"), *suites]
+    flags = ("--batch-tokens", "1", "--seeds", "1")
+    command = [sys.executable, str(GRID), str(tmp_path / "ray"), "--models", MODEL, "--suites", *suites, *flags]
     with subprocess.Popen(
         command, env=environment(tiny_zoo), cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as driver:
         try:
             kill_one_writer(tmp_path / "ray", driver)
-            said = driver.communicate(timeout=120)[1]
+            said = driver.communicate(timeout=300)[1]
         finally:
             driver.kill()
     assert driver.returncode == 0, said
     for suite in suites:
-        out = str(tmp_path / "local" / Path(suite).name)
-        flags = ("--batch-tokens", "1", "--seeds", "1", "--workers", "1")
-        assert cli("run", "--model", "titans+proteus", "--suite", suite, "--out", out, *flags).returncode == 0
+        out = str(tmp_path / "local" / f"{MODEL}-{Path(suite).stem}")
+        assert cli("run", "--model", MODEL, "--suite", suite, "--out", out, "--workers", "1", *flags).returncode == 0
     ray, local = results(tmp_path / "ray"), results(tmp_path / "local")
     assert len(local) == len(LENGTHS) * (2 * 2 + 3)  # cells; manifest, run.json, items.parquet
     assert ray.keys() == local.keys()
@@ -125,7 +111,7 @@ def test_an_interrupt_ends_the_cluster_and_a_repeated_command_finishes(
         try:
             assert wait_for(lambda: writers(out), driver, 0.02)
             os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to all of them
-            said = driver.communicate(timeout=60)[1]
+            said = driver.communicate(timeout=120)[1]
         finally:
             driver.kill()
     assert driver.returncode == 130, said
@@ -133,6 +119,12 @@ def test_an_interrupt_ends_the_cluster_and_a_repeated_command_finishes(
     assert writers(out) == {}
     assert cli(*run).returncode == 0
     assert (out / "run.json").exists()
+
+
+def test_a_model_on_cuda_takes_as_many_gpus_as_its_engine_splits_it_over() -> None:
+    assert needs_of("cpu", ()) == needs_of("server", ()) == Needs(cpus=1, gpus=0)
+    assert needs_of("cuda", ("max_model_len=4096",)) == Needs(cpus=1, gpus=1)
+    assert needs_of("cuda", ("tensor_parallel_size=4",)) == Needs(cpus=1, gpus=4)
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(cli: Cli, tiny_suite: str) -> None:
