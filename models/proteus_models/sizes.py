@@ -56,15 +56,12 @@ def sized(
     config = ModelConfig(**(SHAPES[size] | {"mlp_hidden": MICRO["mlp_hidden"]} | fields | changes))
     if size not in TARGETS or "mlp_hidden" in changes or "chain_hidden" in changes:
         return config
-    while True:
-        narrow, wide = (_at(config, n * STEP) for n in (1, 2))
-        base, step = count(narrow), count(wide) - count(narrow)
-        steps = 1 + round((TARGETS[size] - base) / step)
+    one, two = (count(replace(_at(config, STEP), n_layers=n)) for n in (1, 2))
+    layer, step = two - one, count(replace(_at(config, 2 * STEP), n_layers=1)) - one
+    for layers in range(config.n_layers, 0, -1):
+        steps = 1 + round((TARGETS[size] - one - (layers - 1) * layer) / (layers * step))
         if steps * STEP >= config.d_model:
-            return _at(config, steps * STEP)
-        if config.n_layers == 1:
-            break
-        config = replace(config, n_layers=config.n_layers - 1)
+            return replace(_at(config, steps * STEP), n_layers=layers)
     raise UsageError(f"{backbone} at {size} is over its budget of {TARGETS[size]:,.0f} parameters in one layer")
 
 

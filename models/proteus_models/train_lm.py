@@ -12,6 +12,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,8 @@ def train_lm(
     EnvironmentFault when transformers is missing, which writes the model at the end. It lies in
     `out/<backbone>[+schedule]@<size>/seed<k>`, as in the zoo, and in Hugging Face's form in the folder `hf` there.
     """
-    try:
-        from proteus_models.hf_export import export
-    except ImportError as error:
-        raise EnvironmentFault(str(error)) from error
+    if find_spec("transformers") is None:  # found out before the training, not after it
+        raise EnvironmentFault("the finished model is written by transformers: pip install 'proteus-bench[hf]'")
     target = out / lm.entry / f"seed{seed}"
     if (target / "card.json").exists():
         return target
@@ -154,6 +153,8 @@ def train_lm(
     trainer.processes.close()
     if weights is None:
         return None
+    from proteus_models.hf_export import export
+
     model, card = _finished(lm, rows, weights, progress, seed)
     tokenizer = data / "tokenizer.json"
     export(model, tokenizer, rows.manifest.end, target / "hf")

@@ -41,12 +41,12 @@ axis = "value"
 [trunk]
 data = { max_facts = 1 }
 warmup_steps = 2
-stages = [{ length = 64, tokens = 12_800, batch_tokens = 128 }]
+stages = [{ length = 64, tokens = 5_120, batch_tokens = 128 }]
 
 [branch]
 data = { max_facts = 1 }
 warmup_steps = 2
-stages = [{ length = 64, tokens = 12_800, batch_tokens = 128 }]
+stages = [{ length = 64, tokens = 5_120, batch_tokens = 128 }]
 
 [[branches]]
 name = "retnet"
@@ -82,7 +82,7 @@ def test_entries_become_one_training_per_recipe_and_seed(folder: Path) -> None:
     ]  # fmt: skip
     assert jobs[0].recipe == load_recipe(folder / "tiny.toml"), "an entry without changes is the recipe, hash and all"
     assert jobs[2].recipe.sha256 != jobs[0].recipe.sha256 and jobs[2].recipe.trunk.tokens == 0
-    assert [j.tokens_left() for j in jobs] == [3 * 12_800, 3 * 12_800, 12_800]
+    assert [j.tokens_left() for j in jobs] == [3 * 5_120, 3 * 5_120, 5_120]
 
 
 def test_changes_go_into_the_tables_they_name() -> None:
@@ -131,7 +131,7 @@ def test_a_dry_run_counts_what_is_left(folder: Path, capsys: pytest.CaptureFixtu
     ask = ["train", "--grid", str(folder / "grid.toml"), "--out", str(folder / "zoo"), "--dry-run", "--json"]
     assert invoke([*ask, "--rate", "1000", "--workers", "2"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan["tokens_left"] == 7 * 12_800 and plan["hours"] == round(7 * 12_800 / 2000 / 3600, 2)
+    assert plan["tokens_left"] == 7 * 5_120 and plan["hours"] == round(7 * 5_120 / 2000 / 3600, 2)
     done = folder / "zoo" / "retnet" / "seed0"
     done.mkdir(parents=True)
     (done / "card.json").write_text("{}")
@@ -172,7 +172,7 @@ def begun(folder: Path, step: int) -> Any:
 
 def test_a_killed_grid_leaves_no_training_behind_and_goes_on_to_the_same_bytes(folder: Path) -> None:
     (folder / "grid.toml").write_text(GRID[: GRID.index("[[entries]]", 12)])
-    with begun(folder, 20) as process:
+    with begun(folder, 8) as process:
         assert trainings(folder) == 2
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -183,7 +183,7 @@ def test_a_killed_grid_leaves_no_training_behind_and_goes_on_to_the_same_bytes(f
         job = load_grid(folder / "grid.toml", folder / "zoo")[0]
         stopped = read_progress(job.work / "trunk")
         assert stopped is not None and stopped.step >= 20 and job.missing
-        assert 0 < job.tokens_left() < 3 * 12_800
+        assert 0 < job.tokens_left() < 3 * 5_120
     (again,) = start(
         ["-m", "proteus_bench", "train", "--grid", str(folder / "grid.toml"), "--out", str(folder / "zoo"), "--workers", "2"], 1
     )

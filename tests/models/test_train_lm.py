@@ -1,0 +1,367 @@
+"""Language models on token shards: shards, rows, recipes, sizes, dry runs, and whole trainings through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from processes import FSDP2, finish, start
+from safetensors.torch import load_file
+
+from proteus_bench.cli import invoke
+from proteus_bench.errors import BenchError, InvalidFileError, UsageError
+from proteus_bench.schedules import Capacity
+from proteus_models import zoo
+from proteus_models.decoder import MIXERS
+from proteus_models.recipe import RecipeError
+from proteus_models.sizes import SHAPES, TARGETS, count, sized
+from proteus_models.train_estimate import block_cost, estimate
+from proteus_models.train_lm import PAPER, load_lm, train_lm
+from proteus_models.train_objective import Objective
+from proteus_models.train_optim import factor, optimizers
+from proteus_models.train_shards import TextSource, read_manifest, verify, write_shards
+from proteus_models.train_state import read_progress
+from proteus_models.train_tokens import TokenRows
+
+ROOT = Path(__file__).parents[2]
+TOKENIZER = zoo.zoo_root() / "tokenizer.json"
+RECIPE = """
+kind = "lm"
+name = "tiny-lm"
+backbone = "gdn"
+size = "micro"
+schedule = "proteus(blocks=4)"
+vocab_size = 3072
+
+[model]
+d_model = 25
+n_layers = 2
+n_heads = 3
+head_k = 8
+head_v = 8
+mlp_hidden = 13
+chunk = 16
+
+[capacity]
+axis = "key"
+m0 = "learned"
+origin = "document"
+
+[training]
+tokens = 15360
+length = 64
+batch_tokens = 512
+micro_rows = 2
+warmup_steps = 3
+lr = 6e-4
+eps = 1e-5
+precision = "fp32"
+save_minutes = 0
+"""
+
+
+def words(n: int) -> str:
+    rng = np.random.default_rng(n)
+    return " ".join(rng.choice(["river", "harbor", "senate", "law", "of", "the", "and"], size=20 + n % 90))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": words(n)}) + "\n" for n in range(200)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def shards(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards") / "s"
+    write_shards(TextSource(files=(str(texts),)), TOKENIZER, "<eos>", folder, shard_tokens=4000)
+    return folder
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "tiny-lm.toml").write_text(RECIPE)
+    return tmp_path / "tiny-lm.toml"
+
+
+# --- shards and rows -----------------------------------------------------------------------------------------------------
+
+
+def test_shards_hold_every_document_closed_by_the_end_token(texts: Path, shards: Path) -> None:
+    made, tokenizer = verify(shards), zoo.tokenizer()
+    flat = np.concatenate([np.fromfile(shards / s.file, made.dtype) for s in made.shards])
+    assert len(made.shards) > 2 and made.tokens == len(flat) and all(s.tokens >= 4000 for s in made.shards[:-1])
+    documents = np.split(flat, np.flatnonzero(flat == made.end) + 1)
+    assert len(documents) == 201 and len(documents[-1]) == 0
+    assert all(tokenizer.decode(d[:-1].tolist()) == words(n) for n, d in enumerate(documents[:200]))
+
+
+def test_a_broken_off_writing_goes_on_to_the_same_bytes(texts: Path, shards: Path, tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["file"] == "shard-00001.bin":
+            raise Stopped
+
+    source = TextSource(files=(str(texts),))
+    with pytest.raises(Stopped):
+        write_shards(source, TOKENIZER, "<eos>", tmp_path, shard_tokens=4000, report=stop)
+    (tmp_path / "shard.tmp").write_bytes(b"torn")
+    with pytest.raises(InvalidFileError):
+        read_manifest(tmp_path)
+    started: list[str] = []
+    again = write_shards(
+        source, TOKENIZER, "<eos>", tmp_path, shard_tokens=4000, report=lambda row: started.append(row["file"])
+    )
+    assert started[0] == "shard-00002.bin" and again == read_manifest(shards)
+    assert all((tmp_path / s.file).read_bytes() == (shards / s.file).read_bytes() for s in again.shards)
+    with pytest.raises(UsageError, match="another source"):
+        write_shards(source, TOKENIZER, "<eos>", tmp_path, shard_tokens=4001)
+
+
+def test_the_datasets_library_streams_the_same_shards(texts: Path, shards: Path, tmp_path: Path) -> None:
+    source = TextSource(name="json", files=(str(texts),))
+    made = write_shards(source, TOKENIZER, "<eos>", tmp_path, shard_tokens=4000, tokens=8000)
+    assert [s.sha256 for s in made.shards] == [s.sha256 for s in read_manifest(shards).shards[:2]]
+    more = write_shards(source, TOKENIZER, "<eos>", tmp_path, shard_tokens=4000)
+    assert [s.sha256 for s in more.shards] == [s.sha256 for s in read_manifest(shards).shards]
+
+
+def test_damaged_shards_and_wrong_sources_are_refused(texts: Path, shards: Path, tmp_path: Path) -> None:
+    write_shards(TextSource(files=(str(texts),)), TOKENIZER, "<eos>", tmp_path, shard_tokens=4000)
+    first = tmp_path / "shard-00000.bin"
+    good = first.read_bytes()
+    first.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+    with pytest.raises(InvalidFileError, match="sha256"):
+        verify(tmp_path)
+    first.write_bytes(good[:-2])
+    with pytest.raises(InvalidFileError, match="size"):
+        read_manifest(tmp_path)
+    (tmp_path / "x.jsonl").write_text('{"txt": "a"}\n')
+    cases: list[tuple[dict[str, Any], Path, str, type[BenchError], str]] = [
+        ({"files": (str(tmp_path / "x.jsonl"),)}, TOKENIZER, "<eos>", InvalidFileError, "field 'text'"),
+        ({"files": (str(tmp_path / "none.txt"),)}, TOKENIZER, "<eos>", InvalidFileError, "none.txt"),
+        ({"files": (str(texts),)}, TOKENIZER, "</s>", UsageError, "no token '</s>'"),
+        ({"files": (str(texts),)}, texts, "<eos>", InvalidFileError, "not a tokenizer"),
+    ]
+    for n, (source, tokenizer, end, error, message) in enumerate(cases):
+        with pytest.raises(error, match=message):
+            write_shards(TextSource(**source), tokenizer, end, tmp_path / str(n), shard_tokens=4000)
+    with pytest.raises(InvalidFileError, match="vocabulary"):
+        TokenRows(shards, vocab_size=3071, documents=False, seed=0)
+    with pytest.raises(InvalidFileError, match="no shard holds a row"):
+        TokenRows(shards, vocab_size=3072, documents=False, seed=0).rows("lm", 0, 1, 10**6)
+
+
+def test_rows_are_the_text_once_an_epoch_in_an_order_of_the_seed(shards: Path) -> None:
+    rows, made = TokenRows(shards, vocab_size=3072, documents=False, seed=1), read_manifest(shards)
+    total = sum((s.tokens - 1) // 64 for s in made.shards)
+    epoch = rows.rows("lm", 0, total, 64)
+    flats = [np.fromfile(shards / s.file, made.dtype).astype(np.int64) for s in made.shards]
+    wanted = np.concatenate([f[: (len(f) - 1) // 64 * 64].reshape(-1, 64) for f in flats])
+    assert sorted(map(tuple, epoch.ids)) == sorted(map(tuple, wanted))
+    assert np.array_equal(epoch.ids[:, 1:], epoch.labels[:, :-1]) and epoch.counts() == (epoch.ids.size, 0)
+    assert np.array_equal(rows.rows("lm", 3, 7, 64).ids, epoch.ids[21:28])
+    second = rows.rows("lm", 1, total, 64)
+    assert sorted(map(tuple, second.ids)) == sorted(map(tuple, wanted)) and not np.array_equal(second.ids, epoch.ids)
+    other = TokenRows(shards, vocab_size=3072, documents=False, seed=2).rows("lm", 0, total, 64)
+    assert not np.array_equal(other.ids, epoch.ids)
+
+
+def test_with_documents_rows_restart_behind_every_end_and_do_not_foretell_it(shards: Path) -> None:
+    rows, end = TokenRows(shards, vocab_size=3072, documents=True, seed=1), read_manifest(shards).end
+    made = rows.rows("lm", 0, 30, 64)
+    assert made.starts is not None and sum(map(len, made.starts)) > 20
+    for ids, kinds, starts in zip(made.ids, made.kinds, made.starts, strict=True):
+        assert starts == [t for t in range(1, 64) if ids[t - 1] == end]
+        assert kinds.tolist() == [int(i != end) for i in ids]
+
+
+# --- recipes, sizes, dry runs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_sizes_are_within_three_percent_of_their_names(mixer: str) -> None:
+    axis = "hidden" if mixer in ("titans-mlp", "hope-attention") else "value"
+    capacity = Capacity.static(axis=axis, span=8192, m0="learned" if mixer == "titans-mlp" else "zero")
+    for size, target in TARGETS.items():
+        config = sized(mixer, size, capacity=capacity, train_length=8192)
+        assert abs(count(config) / target - 1) <= 0.03, size
+        assert config.head_k % 16 == config.head_v % 16 == 0, "16 blocks of whole columns"
+    assert SHAPES.keys() - TARGETS.keys() == {"micro"}
+
+
+def test_the_paper_is_the_default_and_decay_spares_norms_gates_and_rates(recipe: Path) -> None:
+    phase = load_lm(recipe).phase
+    assert (PAPER["lr"], PAPER["weight_decay"], PAPER["shape"]) == (4e-4, 0.1, "cosine")
+    assert phase.weight_decay == 0.1 and phase.decayed == "linear" and phase.shape == "cosine"
+    steps = [factor(phase, step, step / 1000) for step in range(1000)]
+    assert [steps[i] for i in (0, 3, 500, 999)] == pytest.approx([1 / 3, 1.0, 0.55, 0.1], abs=1e-4)
+    for mixer in MIXERS:
+        from test_packing import model
+
+        made = model(mixer)
+        names = {id(p): n for n, p in made.named_parameters()}
+        (optimizer,) = optimizers(made, phase)
+        decayed = {names[id(p)] for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]}
+        assert "embed.weight" in decayed and {n for n in decayed if "mlp" in n}
+        for part in ("norm", "gates", "rate", "m0", "w1", "conv", "bias", "persistent"):
+            assert not {n for n in decayed if part in n}, (mixer, part)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('size = "micro"', 'size = "760m"', "760M"),
+        ("lr = 6e-4", "learning_rate = 1", "unknown key 'learning_rate'"),
+        ("tokens = 15360\n", "", "'tokens' is missing"),
+        ("batch_tokens = 512", "batch_tokens = 500", "whole number of rows"),
+        ('precision = "fp32"', 'precision = "fp16"', "bf16 or fp32"),
+        ('"proteus(blocks=4)"', '"proteus(blocks=5)"', "5"),
+        ('backbone = "gdn"', 'backbone = "transformer++"', "no fixed state"),
+        ("n_heads", "heads", "heads"),
+        ('axis = "key"', 'axis = "hidden"', "hidden"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_by_one_line(
+    recipe: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+) -> None:
+    assert old in RECIPE
+    recipe.write_text(RECIPE.replace(old, new))
+    with pytest.raises(RecipeError, match=message):
+        load_lm(recipe)
+    assert invoke(["train", str(recipe), "--dry-run"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("size", TARGETS)
+def test_a_dry_run_of_each_size(size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Static and short, so that it is quick; the shipped recipes run in the test of the documentation's commands."""
+    path = tmp_path / "r.toml"
+    path.write_text(
+        f'kind = "lm"\nname = "r"\nbackbone = "retnet"\nsize = "{size}"\n[training]\ntokens = 1_000_000_000\nlength = 1024\n'
+    )
+    assert invoke(["train", str(path), "--dry-run", "--processes", "8", "--rate", "10000", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    n = plan["parameters"]
+    assert abs(n / TARGETS[size] - 1) <= 0.03
+    assert plan["steps"] == -(-1_000_000_000 // 2**19) and plan["tokens"] == plan["steps"] * 2**19
+    assert plan["flops_a_token_6n"] == 6 * n and 0.95 < plan["flops_a_token"] / plan["flops_a_token_6n"] < 1.5
+    assert plan["bytes_weights_gradients_adam"] == 16 * n // 8 < plan["bytes_a_process"]
+    assert plan["hours"] == round(plan["tokens"] / 80_000 / 3600, 2)
+
+
+def test_counted_flops_are_six_a_weight_and_recomputing_adds_a_forward(recipe: Path) -> None:
+    config = sized("retnet", "30M", capacity=Capacity.static(axis="value", span=512), train_length=512, chunk=8)
+    block = block_cost(config, 512)
+    inside = (count(config) - config.vocab_size * config.d_model) / config.n_layers
+    assert 1.0 < block.flops / 512 / (6 * inside) < 1.1 and block.flops == pytest.approx(3 * block.forward, rel=0.02)
+    plain = estimate(load_lm(recipe))
+    recipe.write_text(RECIPE.replace("save_minutes = 0", "recompute = true"))
+    again = estimate(load_lm(recipe))
+    assert again["flops_a_token"] > plain["flops_a_token"] and again["bytes_activations_fp32"] < plain["bytes_activations_fp32"]
+    with pytest.raises(UsageError, match="shared by 3 processes"):
+        estimate(load_lm(recipe), processes=3)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_bf16_computes_nearly_the_same_loss_with_32_bit_gradients(mixer: str) -> None:
+    from test_packing import model
+
+    made = model(mixer).float()
+    ids = torch.randint(0, 30, (3, 40), generator=torch.Generator().manual_seed(0))
+    kinds = torch.ones_like(ids)
+    losses = []
+    for precision in ("fp32", "bf16"):
+        loss, _ = Objective(made, precision)(ids, ids, kinds, (ids.numel(), 0), None)
+        losses.append(float(loss.detach()))
+        made.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in made.parameters())
+    assert losses[0] != losses[1] and abs(losses[0] - losses[1]) < 0.02
+
+
+# --- whole trainings -----------------------------------------------------------------------------------------------------
+
+
+def test_two_launched_processes_train_and_export_what_one_does_and_a_kill_changes_nothing(
+    recipe: Path, shards: Path, tmp_path: Path
+) -> None:
+    """Through the command line: one process; one that is killed and resumed (bit for bit); two under FSDP2 (1e-5)."""
+    entry = Path("gdn+proteus(blocks=4)@micro") / "seed0"
+
+    def command(out: str) -> list[str]:
+        return ["-m", "proteus_bench", "train", str(recipe), "--data", str(shards), "--out", str(tmp_path / out)]
+
+    (killed,) = start(command("killed"), 1)
+    two = start(command("two"), 2, **FSDP2)
+    lm = load_lm(recipe)
+    whole = train_lm(lm, shards, 0, tmp_path / "one", report=lambda _: None)
+    assert whole == tmp_path / "one" / entry
+    work = tmp_path / "killed" / ".work" / f"tiny-lm-{lm.recipe.sha256[:8]}-seed0"
+    deadline = time.monotonic() + 120
+    while (p := read_progress(work)) is None or p.step < 5:
+        assert killed.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    stopped = read_progress(work)
+    assert stopped is not None and 5 <= stopped.step < 30
+    resumed = train_lm(lm, shards, 0, tmp_path / "killed", report=lambda _: None)
+    assert resumed is not None and whole is not None
+    assert (resumed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    said = finish(two)
+    assert "trained" in said[0] and "trained" not in said[1]
+    a, b = (load_file(tmp_path / out / entry / "model.safetensors") for out in ("one", "two"))
+    assert max(float((a[name] - b[name]).abs().max()) for name in a) <= 1e-5
+
+    card = json.loads((whole / "card.json").read_text())
+    assert card["status"] == "complete" and card["tokens"] == 15360 and card["protocol"] == "language model"
+    loaded = zoo.load("gdn", "proteus(blocks=4)", "micro", 0, root=tmp_path / "one")
+    ids = torch.tensor([loaded.tokenizer.encode("the law of the river")])
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    exported, tokenizer = AutoModelForCausalLM.from_pretrained(whole / "hf"), AutoTokenizer.from_pretrained(whole / "hf")
+    assert tokenizer("the law of the river")["input_ids"] == ids[0].tolist() and tokenizer.eos_token == "<eos>"
+    with torch.no_grad():
+        assert torch.allclose(exported(ids).logits, loaded.model(ids), atol=1e-5)
+
+
+def test_other_shards_do_not_continue_a_training(recipe: Path, shards: Path, texts: Path, tmp_path: Path) -> None:
+    lm = load_lm(recipe)
+    train_lm(lm, shards, 0, tmp_path / "out", report=lambda _: None)
+    card = tmp_path / "out" / lm.entry / "seed0" / "card.json"
+    card.unlink()
+    write_shards(TextSource(files=(str(texts),)), TOKENIZER, "<eos>", tmp_path / "other", shard_tokens=5000)
+    with pytest.raises(InvalidFileError, match="another recipe or from other data"):
+        train_lm(lm, tmp_path / "other", 0, tmp_path / "out", report=lambda _: None)
+
+
+def test_the_command_refuses_what_it_cannot_train(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    micro = str(ROOT / "runs" / "gdn-micro.toml")
+    for arguments, code, message in (
+        (["train", str(recipe)], 2, "needs --data"),
+        (["train"], 2, "a recipe, or --grid"),
+        (["train", micro, "--grid", micro], 2, "a recipe, or --grid"),
+        (["train", micro, "--data", str(tmp_path)], 2, "makes its own rows"),
+        (["train", str(recipe), "--data", str(tmp_path), "--out", str(tmp_path / "o")], 3, "shards.json"),
+        (["train", str(recipe), "--dry-run", "--rate", "0"], 2, "positive"),
+        (["shards", str(tmp_path)], 2, "--file FILE or --dataset NAME"),
+        (["shards", str(tmp_path), "--verify"], 3, "shards.json"),
+    ):
+        assert invoke(arguments) == code, arguments
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1, said
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert invoke(["train", micro]) == 2 and "one process" in capsys.readouterr().err
