@@ -3,9 +3,9 @@
     python kernels/bench/aot.py [--arch 80 90 100] [--sizes 64 128] [--first] [--write]
 
 Registers a thread, bytes spilled and shared memory are those of the assembler that triton brings. It fails when a kernel
-spills, wants more shared memory than the architecture has, or loads 16-bit inputs one by one. --first: one case of each kernel and size. --write: the
-table beside this file, aot.md and aot.json. Numbers belong to one version of triton. For sm_100 the assembler reports the
-entry of a kernel alone where the rest is called: a register count of a handful there means nothing.
+spills, wants more shared memory than the architecture has, or loads 16-bit inputs one by one. --first: one case of each
+kernel and size. --write: the table beside this file, aot.md and aot.json. Numbers belong to one version of triton. For
+sm_100 the assembler can report the entry of a kernel alone: a register count of a handful there means nothing.
 """
 
 from __future__ import annotations
