@@ -55,7 +55,8 @@ def cost_command(asked: Asked, *, dry_run: bool, as_json: bool) -> int:
     with FolderLock(out.parent):
         blocks = [_measure(twins, head, request, out) for twins, head in loaded]
     for run, mine in labels.items():
-        put_into_run(run / FILE, [block for block in blocks if block.label in mine])
+        with FolderLock(run):
+            put_into_run(run / FILE, [block for block in blocks if block.label in mine])
     if as_json:
         print_json(document(blocks))
     else:
@@ -87,16 +88,16 @@ def _load(text: str, size: str | None, seed: int, request: Request) -> tuple[Any
     """The twins of a model, and whose cost it will be."""
     import torch
 
-    from proteus_bench.backends import open_backend
     from proteus_bench.backends.local import LocalBackend
     from proteus_bench.cost.machine import machine
     from proteus_bench.cost.measure import Twins
+    from proteus_bench.grammar import ZOO
     from proteus_bench.runner.models import parse
 
     spec = parse(text).with_size(size)
-    backend = open_backend(spec, seed)
-    if not isinstance(backend, LocalBackend):
-        raise UsageError(f"{text} is no model of ours: it has no schedule whose cost could be measured")
+    if spec.source != ZOO:
+        raise UsageError(f"{text} is no model of the zoo: it has no schedule whose cost could be measured")
+    backend = LocalBackend(spec, seed)
     twins, info = Twins.of(backend.model, str(spec)), backend.info
     state, static_state = twins.state_bytes()
     return twins, {

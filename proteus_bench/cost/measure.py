@@ -60,7 +60,8 @@ class Twins:
         """UsageError (exit 2) for a model that has nothing to compare with."""
         capacity = model.along
         if isinstance(capacity.schedule, Static) or capacity.blocks == 1:
-            raise UsageError(f"{label} is static along the context: name a schedule, as in {label.partition('+')[0]}+proteus")
+            hint = "" if "+" in label else f": name one, as in {label}+proteus"
+            raise UsageError(f"{label} has no schedule along the context whose cost could be measured{hint}")
         static = copy.deepcopy(model)
         schedule = Static(blocks=1, span=capacity.span)
         static.set_capacity(dataclasses.replace(capacity, schedule=schedule))
