@@ -18,8 +18,7 @@ from proteus_models.layers import GatedOutput
 class SigmoidOutput(GatedOutput):
     """`GatedOutput` with a sigmoid in the place of SiLU."""
 
-    def forward(self, y_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
-        return self.out(self.norm(y_BTHV).flatten(2) * self.gate(x_BTD).sigmoid())
+    activation = "sigmoid"
 
 
 class CombaMixer(GDNMixer):
@@ -34,7 +33,7 @@ class CombaMixer(GDNMixer):
         return SigmoidOutput(config)
 
     def mix(self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str) -> tuple[Tensor, GDNState]:
-        q, k, v, tail = self.projections(x_BTD, state[0], active)
+        q, k, v, tail = self.projections(x_BTD, state[0], active, form)
         p = self.feedback.sigmoid()[:, None] * k
         self.observe(p, v, active)
         a, b = self.gates(x_BTD).chunk(2, -1)

@@ -7,21 +7,16 @@ from torch import Tensor, nn
 
 from proteus_kernels import dispatch
 from proteus_models.config import ModelConfig
+from proteus_models.layers import GatedOutput
 from proteus_models.mixer import MatrixMixer
 
 DeltaNetState = tuple[Tensor, Tensor]  # convolution tail, S_BHKV
 
 
-class NormedOutput(nn.Module):
+class NormedOutput(GatedOutput):
     """RMSNorm per head, output projection: DeltaNet gates nothing with the layer's input."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(config.head_v, eps=1e-5)
-        self.out = nn.Linear(config.n_heads * config.head_v, config.d_model, bias=False)
-
-    def forward(self, y_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
-        return self.out(self.norm(y_BTHV).flatten(2))
+    gated = False
 
 
 class DeltaNetMixer(MatrixMixer):
@@ -43,7 +38,7 @@ class DeltaNetMixer(MatrixMixer):
     def mix(
         self, x_BTD: Tensor, state: DeltaNetState, active: list[int] | None, form: str
     ) -> tuple[Tensor, DeltaNetState]:
-        q, k, v, tail = self.projections(x_BTD, state[0], active)
+        q, k, v, tail = self.projections(x_BTD, state[0], active, form)
         self.observe(k, v, active)
         y, memory = dispatch.kernel("delta", form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, beta_BTH=self.gates(x_BTD).sigmoid(),

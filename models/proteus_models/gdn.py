@@ -29,7 +29,7 @@ class GDNMixer(MatrixMixer):
         return self.projections.tail(batch, self.log_rate), self.matrix_start(batch)
 
     def mix(self, x_BTD: Tensor, state: GDNState, active: list[int] | None, form: str) -> tuple[Tensor, GDNState]:
-        q, k, v, tail = self.projections(x_BTD, state[0], active)
+        q, k, v, tail = self.projections(x_BTD, state[0], active, form)
         self.observe(k, v, active)
         a, b = self.gates(x_BTD).chunk(2, -1)
         y, memory = dispatch.kernel("delta", form)(

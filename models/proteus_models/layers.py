@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from proteus_bench.schedules import Capacity
+from proteus_models import narrow
 from proteus_models.config import ModelConfig
+from proteus_models.narrow_output import ACTIVATIONS, read_out
 
 
 def l2_normalise(x: Tensor, eps: float) -> Tensor:
@@ -13,11 +16,17 @@ def l2_normalise(x: Tensor, eps: float) -> Tensor:
     return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
 
 
-def rotary(x_BTHK: Tensor, start: int, base: float) -> tuple[Tensor, Tensor]:
-    """cos and sin, [T, 1, K / 2], of the angles position * base^(-2i/K) at positions start .. start+T-1."""
+def rotary(x_BTHK: Tensor, start: int | Tensor, base: float) -> tuple[Tensor, Tensor]:
+    """cos and sin, [T, 1, K / 2], of the angles position * base^(-2i/K) at positions start .. start+T-1.
+
+    `start` may be the positions themselves, [T].
+    """
     half = x_BTHK.shape[-1] // 2
     # float64: at position 10^6 a float32 angle is off by 0.06
-    positions = torch.arange(start, start + x_BTHK.shape[1], dtype=torch.float64, device=x_BTHK.device)
+    if isinstance(start, int):
+        positions = torch.arange(start, start + x_BTHK.shape[1], dtype=torch.float64, device=x_BTHK.device)
+    else:
+        positions = start.double()
     rates = base ** (-torch.arange(half, dtype=torch.float64, device=x_BTHK.device) / half)
     angles = positions[:, None, None] * rates
     return angles.cos().to(x_BTHK.dtype), angles.sin().to(x_BTHK.dtype)
@@ -73,25 +82,58 @@ class Projections(nn.Module):
     def tail(self, batch: int, like: Tensor) -> Tensor:
         return like.new_zeros(batch, self.config.conv_width - 1, sum(self.sizes))
 
-    def forward(self, x_BTD: Tensor, tail: Tensor, active: list[int] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(
+        self, x_BTD: Tensor, tail: Tensor, active: list[int] | None, form: str = "recurrent"
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The definition (`form` recurrent) projects everything, the others leave out what is locked where that pays."""
         c, cap = self.config, self.config.capacity
-        mixed, tail = self.conv(self.linear(x_BTD), tail)
-        q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in mixed.split(self.sizes, -1))
+        if form == "recurrent" or not narrow.pays(x_BTD):
+            mixed, tail = self.conv(self.linear(x_BTD), tail)
+            q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in mixed.split(self.sizes, -1))
+        else:
+            (q, k, v), tail = narrow.inputs(
+                x_BTD, self.linear.weight, self.conv.weight, tail, widths=[c.head_k, c.head_k, c.head_v], heads=c.n_heads,
+                skipped=skipped(cap, normed=True), axis=cap.axis, active=active,
+            )  # fmt: skip
         on_key = active if cap.axis == "key" else None
         q = key_norm(q, on_key if cap.gate in ("both", "read") else None, cap.key_norm, c.eps)
         k = key_norm(k, on_key if cap.gate == "both" else None, cap.key_norm, c.eps)
         return q, k, v, tail
 
 
+def skipped(capacity: Capacity, *, normed: bool) -> list[bool]:
+    """Whether the projections to q, k, v need not make locked coordinates: those that nobody reads, predicts or writes with.
+
+    A norm over the whole key (normed, unless key_norm=after_mask) needs all of it. Comba also reads with k.
+    """
+    reads, writes = capacity.gate in ("both", "read"), capacity.gate in ("both", "write")
+    if capacity.axis == "key":
+        free = not normed or capacity.key_norm == "after_mask"
+        return [free and reads, free and capacity.gate == "both", False]
+    if capacity.axis == "head":
+        return [reads, reads and writes, writes]
+    return [False, False, writes and capacity.axis == "value"]
+
+
 class GatedOutput(nn.Module):
-    """RMSNorm per head, SiLU gate from the layer's input, output projection."""
+    """RMSNorm per head, gate from the layer's input, output projection."""
+
+    activation = "silu"
+    gated = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.n_heads * config.head_v
         self.norm = nn.RMSNorm(config.head_v, eps=1e-5)
-        self.gate = nn.Linear(config.d_model, width, bias=False)
+        self.gate = nn.Linear(config.d_model, width, bias=False) if self.gated else None
         self.out = nn.Linear(width, config.d_model, bias=False)
 
-    def forward(self, y_BTHV: Tensor, x_BTD: Tensor) -> Tensor:
-        return self.out(self.norm(y_BTHV).flatten(2) * nn.functional.silu(self.gate(x_BTD)))
+    def forward(self, y_BTHV: Tensor, x_BTD: Tensor, active: list[int] | None = None, axis: str = "value") -> Tensor:
+        """`active` (the count along `axis`, value or head) where y is zero beyond it: the rest may be left out."""
+        weight = None if self.gate is None else self.gate.weight
+        work = (1 + self.gated) * self.out.weight.numel()
+        cut = narrow.runs(active, y_BTHV.shape[3 if axis == "value" else 2], work) if narrow.pays(x_BTD) else None
+        if cut is not None:
+            return read_out(y_BTHV, x_BTD, self.norm, weight, self.activation, self.out.weight, cut, axis)
+        y = self.norm(y_BTHV).flatten(2)
+        return self.out(y if self.gate is None else y * ACTIVATIONS[self.activation][0](self.gate(x_BTD)))

@@ -61,7 +61,15 @@ class Mixer(nn.Module):
     ) -> tuple[Tensor, Any]:
         """`form` names the kernel's backend, see `proteus_kernels.dispatch`. `last_only`: y of the last position."""
         y, state = self.mix(x_BTD, state, active, form)
-        return (self.output(y[:, -1:], x_BTD[:, -1:]) if last_only else self.output(y, x_BTD)), state
+        if last_only:
+            return self.output(y[:, -1:], x_BTD[:, -1:]), state
+        return self.output(y, x_BTD, *self.silent(active, form)), state
+
+    def silent(self, active: list[int] | None, form: str) -> tuple[Any, ...]:
+        """For the output: (active, axis) where locked coordinates of y are zero. The definition computes with them."""
+        cap = self.config.capacity
+        known = isinstance(self.output, GatedOutput) and form != "recurrent"
+        return (active, cap.axis) if known and cap.gate in ("both", "read") and cap.axis in ("value", "head") else ()
 
     def mix(self, x_BTD: Tensor, state: Any, active: list[int] | None, form: str) -> tuple[Tensor, Any]:
         """The recurrence: the memory's reads y_BTHV and the new state."""

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from proteus_bench.schedules import CapacityError
 from proteus_kernels import dispatch
 from proteus_kernels.linear import LinearState
+from proteus_models import narrow
 from proteus_models.config import ModelConfig
-from proteus_models.layers import rotary
+from proteus_models.layers import rotary, skipped
 from proteus_models.mixer import MatrixMixer
 
 
@@ -47,9 +48,18 @@ class RotaryProjections(nn.Module):
         self.sizes = [config.n_heads * n for n in (config.head_k, config.head_k, config.head_v)]
         self.linear = nn.Linear(config.d_model, sum(self.sizes), bias=False)
 
-    def forward(self, x_BTD: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x_BTD: Tensor, position: int, active: list[int] | None = None, form: str = "recurrent"
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`form`, `active`: as in `layers.Projections`. A prefix of the key holds whole pairs, so nothing locked turns into it."""
         c = self.config
-        q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in self.linear(x_BTD).split(self.sizes, -1))
+        if form == "recurrent" or not narrow.pays(x_BTD):
+            q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in self.linear(x_BTD).split(self.sizes, -1))
+        else:
+            (q, k, v), _ = narrow.inputs(
+                x_BTD, self.linear.weight, None, None, widths=[c.head_k, c.head_k, c.head_v], heads=c.n_heads,
+                skipped=skipped(c.capacity, normed=False), axis=c.capacity.axis, active=active,
+            )  # fmt: skip
         return rotate_pairs(q, position, c.rope_base), rotate_pairs(k, position, c.rope_base), v
 
 
@@ -88,7 +98,7 @@ class RetNetMixer(MatrixMixer):
     def mix(
         self, x_BTD: Tensor, state: RetNetState, active: list[int] | None, form: str
     ) -> tuple[Tensor, RetNetState]:
-        q, k, v = self.projections(x_BTD, state.position)
+        q, k, v = self.projections(x_BTD, state.position, active, form)
         self.observe(k, v, active)
         y, end = dispatch.kernel("linear", form)(
             q_BTHK=q, k_BTHK=k, v_BTHV=v, log_decay_BTH=self.log_decay(v).expand(*v.shape[:3]),

@@ -43,7 +43,7 @@ class SWLAMixer(MatrixMixer):
 
     def mix(self, x_BTD: Tensor, state: SWLAState, active: list[int] | None, form: str) -> tuple[Tensor, SWLAState]:
         c, h = self.config, self.config.n_heads
-        q, k, v, tail = self.projections(x_BTD, state[0], None)
+        q, k, v, tail = self.projections(x_BTD, state[0], self._needed(active), form)
         self.observe(k, v, active)
         a, b = self.gates(x_BTD).split([h, c.taps * h], -1)
         weights = b.sigmoid().unflatten(-1, (h, c.taps))
@@ -55,6 +55,17 @@ class SWLAMixer(MatrixMixer):
             state=state[1], **self.choices(active, form),
         )  # fmt: skip
         return y, (tail, memory)
+
+    def _needed(self, active: list[int] | None) -> list[int] | None:
+        """How much of k and v each position must have: what is open when it is written last, all of it in the window.
+
+        None: everything, as on the key axis, where the norm is over the whole key.
+        """
+        if active is None or self.config.capacity.axis == "key":
+            return None
+        ahead = self.config.taps - 1
+        longer = [*active, *[self.config.axis_dim()] * ahead]
+        return [max(longer[t : t + ahead + 1]) for t in range(len(active))]
 
     def _renormalised(
         self, q_BTHK: Tensor, weights_BTHC: Tensor, keys: Tensor, active: list[int]

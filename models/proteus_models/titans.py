@@ -68,7 +68,7 @@ class TitansMixer(Mixer):
 
     def mix(self, x_BTD: Tensor, state: LMMState, active: list[int] | None, form: str) -> tuple[Tensor, LMMState]:
         c, cap = self.config, self.config.capacity
-        q, k, v, tail = self.projections(x_BTD, state[0], active)
+        q, k, v, tail = self.projections(x_BTD, state[0], active, form)
         self.observe(k, v, active)
         log_keep, log_eta, theta = self.gates(x_BTD)
         y, memory = dispatch.kernel(self.kernel, form)(

@@ -1,0 +1,101 @@
+"""The way out of a memory without its locked coordinates: RMSNorm per head, gate, output projection (see `narrow`).
+
+What is locked reads zero. It counts in the norm's mean and adds nothing behind it, so the gate's rows and the columns of
+the output projection that meet it are left out, and the result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proteus_models.narrow import Run, add_product, columns, rows
+
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "silu": (torch.nn.functional.silu, torch.ops.aten.silu_backward),
+    "sigmoid": (torch.sigmoid, lambda d, x: torch.ops.aten.sigmoid_backward(d, x.sigmoid())),
+}
+"""Each with its backward, (gradient, input) -> gradient."""
+
+
+def read_out(
+    y_BTHV: Tensor, x_BTD: Tensor, norm: torch.nn.RMSNorm, gate_RD: Tensor | None, activation: str, out_DR: Tensor,
+    cut: Sequence[Run], axis: str,
+) -> Tensor:  # fmt: skip
+    """(norm(y) * activation(x W^T)) O^T where y is zero beyond the open coordinates of each run (value columns or heads)."""
+    assert norm.eps is not None
+    return _ReadOut.apply(y_BTHV, x_BTD, norm.weight, gate_RD, out_DR, _How(norm.eps, activation, tuple(cut), axis == "head"))
+
+
+class _How:
+    """What is constant: the runs in channels of each group. Heads are one group, in which n heads are n V channels."""
+
+    def __init__(self, eps: float, activation: str, cut: Sequence[Run], by_head: bool) -> None:
+        self.eps, self.cut, self.by_head = eps, cut, by_head
+        self.act, self.act_backward = ACTIVATIONS[activation]
+
+    def runs(self, y: Tensor) -> tuple[list[Run], int]:
+        """Runs in channels, and the number of groups."""
+        if self.by_head:
+            return [run._replace(opened=run.opened * y.shape[3]) for run in self.cut], 1
+        return list(self.cut), y.shape[2]
+
+    def unit(self, y: Tensor, run: Run, groups: int) -> tuple[Tensor, Tensor]:
+        """The open part over its root mean square [B, t, heads, open V], and one over that root."""
+        part = columns(y[:, run.start : run.stop].flatten(2), groups, run.opened)
+        part = part.unflatten(-1, (-1, y.shape[3])).squeeze(2) if self.by_head else part
+        root = (part.square().sum(-1, keepdim=True) / y.shape[3] + self.eps).rsqrt()
+        return part * root, root
+
+    def gated(self, x: Tensor, weight: Tensor | None, run: Run, groups: int) -> Tensor | None:
+        return None if weight is None else x[:, run.start : run.stop] @ rows(weight, groups, run.opened).T
+
+
+class _ReadOut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, norm: Tensor, gate: Tensor | None, out: Tensor, how: _How) -> Tensor:
+        result, gates = x.new_empty(*x.shape[:2], out.shape[0]), []
+        cut, groups = how.runs(y)
+        for run in cut:
+            unit, _ = how.unit(y, run, groups)
+            hidden = unit.mul_(norm[: unit.shape[-1]]).flatten(2)
+            g = how.gated(x, gate, run, groups)
+            gates.append(g)
+            hidden = hidden if g is None else hidden.mul_(how.act(g))
+            result[:, run.start : run.stop] = hidden @ columns(out, groups, run.opened).flatten(1).T
+        ctx.how = how
+        ctx.save_for_backward(y, x, norm, gate, out, *gates)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_result: Tensor) -> tuple[Tensor | None, ...]:
+        y, x, norm, gate, out, *gates = ctx.saved_tensors
+        how: _How = ctx.how
+        d_y, d_x, d_norm, d_gate, d_out = (None if z is None else torch.zeros_like(z) for z in (y, x, norm, gate, out))
+        assert d_y is not None and d_x is not None and d_norm is not None and d_out is not None
+        cut, groups = how.runs(y)
+        for run, g in zip(cut, gates, strict=True):
+            here = slice(run.start, run.stop)
+            unit, root = how.unit(y, run, groups)
+            width, d_here = unit.shape[-1], d_result[:, here]
+            hidden = (unit * norm[:width]).flatten(2)
+            d_hidden = d_here @ columns(out, groups, run.opened).flatten(1)
+            if g is not None and d_gate is not None:
+                open_gate = how.act(g)
+                d_g = how.act_backward(d_hidden * hidden, g)
+                hidden, d_hidden = hidden.mul_(open_gate), d_hidden.mul_(open_gate)
+                add_product(d_x, d_gate, d_g, x, gate, run, groups)
+            d_columns = d_here.flatten(0, 1).T @ hidden.flatten(0, 1)
+            columns(d_out, groups, run.opened).add_(d_columns.unflatten(1, (groups, -1)))
+            d_unit = d_hidden.view(unit.shape)
+            d_norm[:width].add_((d_unit * unit).sum((0, 1, 2)))
+            d_unit = d_unit * norm[:width]
+            along = (d_unit * unit).sum(-1, keepdim=True) / y.shape[3]
+            d_part = (d_unit - unit * along).mul_(root)
+            heads = d_part.shape[2]
+            d_y[:, here, :heads, :width] = d_part
+        return d_y, d_x, d_norm, d_gate, d_out, None
