@@ -6,6 +6,7 @@ continues from those weights on long rows with its own capacity and equal tokens
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tomllib
@@ -134,6 +135,20 @@ def from_table(raw: dict[str, Any]) -> Recipe:
 
 def _phase(raw: dict[str, Any]) -> Phase:
     return make(Phase, raw | {"stages": tuple(make(Stage, s) for s in raw["stages"])})
+
+
+def changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's table with `changes`: keys with dots go into its tables. ValueError for a table that is not there."""
+    raw = copy.deepcopy(raw)
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        table = raw
+        for name in path:
+            if not isinstance(table.get(name), dict):
+                raise ValueError(f"set names {key!r}, but the recipe has no table {name!r}")
+            table = table[name]
+        table[last] = value
+    return raw
 
 
 def make(kind: type, raw: dict[str, Any]) -> Any:

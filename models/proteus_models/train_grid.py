@@ -8,22 +8,25 @@
     [[entries]]
     recipe = "gdn-micro.toml"
     seeds = [0, 1, 2]
-    set = { name = "gdn-micro-key", "capacity.axis" = "key", branches = [{ name = "gdn+key", schedule = "proteus" }] }
+    set = { name = "gdn-micro-e", branches = [{ name = "gdn+proteus(blocks=4)", schedule = "proteus(blocks=4)" }] }
 
-A job is one recipe and one seed: its trunk, then its branches. Jobs are in the order of the file.
+A job is one recipe and one seed: its trunk, then its branches. Jobs are in the order of the file. A trunk is a function of
+(backbone, model, capacity, trunk, seed), so a job takes over one that another job of the grid has finished.
 """
 
 from __future__ import annotations
 
-import copy
+import os
+import shutil
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proteus_bench.errors import UsageError
 from proteus_models.grid import check_branches, model_config, work_folder
-from proteus_models.recipe import Recipe, RecipeError, from_table, only
+from proteus_models.recipe import Recipe, RecipeError, changed, from_table, only
 from proteus_models.sizes import on_meta
 from proteus_models.train_state import read_progress
 from proteus_models.training_recipe import training_schedule
@@ -45,6 +48,23 @@ class Job:
     @property
     def work(self) -> Path:
         return work_folder(self.recipe, self.seed, self.zoo / ".work")
+
+    @property
+    def trunk(self) -> str:
+        """What the trunk's weights follow from."""
+        r = self.recipe
+        return repr((r.backbone, sorted(r.model.items()), sorted(r.capacity.items()), r.trunk, self.seed))
+
+    def take_over(self, jobs: Iterable[Job]) -> None:
+        """Copy the trunk from a job that has finished the same one, unless this one is begun."""
+        own = self.work / "trunk"
+        for other in jobs:
+            p = None if own.exists() or other.trunk != self.trunk else read_progress(other.work / "trunk")
+            if p is not None and p.status != "running":
+                copy = self.work / f".trunk-{os.getpid()}"
+                shutil.rmtree(copy, ignore_errors=True)
+                shutil.copytree(other.work / "trunk", copy)
+                copy.replace(own)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -99,20 +119,6 @@ def _jobs(entry: dict[str, Any], folder: Path, zoo: Path) -> list[Job]:
         training_schedule(recipe, branch)
     wanted = branches or tuple(b.name for b in recipe.branches)
     return [Job(recipe=recipe, seed=seed, branches=wanted, zoo=zoo) for seed in seeds]
-
-
-def changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's table with `changes`: keys with dots go into its tables. ValueError for a table that is not there."""
-    raw = copy.deepcopy(raw)
-    for key, value in changes.items():
-        *path, last = key.split(".")
-        table = raw
-        for name in path:
-            if not isinstance(table.get(name), dict):
-                raise ValueError(f"set names {key!r}, and the recipe has no table {name!r}")
-            table = table[name]
-        table[last] = value
-    return raw
 
 
 def _check(jobs: list[Job]) -> None:

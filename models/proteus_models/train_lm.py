@@ -24,7 +24,7 @@ from proteus_models.checkpoint import save_checkpoint
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 from proteus_models.grid import make_card, model_config, share_tokenizer
-from proteus_models.recipe import Branch, Phase, Recipe, RecipeError, Stage, TrainingTable, make, only
+from proteus_models.recipe import Branch, Phase, Recipe, RecipeError, Stage, TrainingTable, changed, make, only
 from proteus_models.sizes import VOCAB, on_meta, sized
 from proteus_models.train import PhaseTrainer
 from proteus_models.train_state import Progress
@@ -75,10 +75,10 @@ def is_lm(path: Path) -> bool:
         return False
 
 
-def load_lm(path: Path) -> LMRecipe:
-    """Read and check a recipe; RecipeError names the file and the first thing that is wrong."""
+def load_lm(path: Path, changes: dict[str, Any] | None = None) -> LMRecipe:
+    """Read and check a recipe, `changes` (dotted keys) made to it; RecipeError names the file and what is wrong first."""
     try:
-        return _lm(tomllib.loads(path.read_text("utf-8")))
+        return _lm(changed(tomllib.loads(path.read_text("utf-8")), changes or {}))
     except RecipeError:
         raise
     except (OSError, TypeError, KeyError, ValueError, UsageError) as error:

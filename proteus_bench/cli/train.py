@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +43,19 @@ def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, a
 
 
 def train_lm_command(
-    recipe: Path, *, seed: int, out: Path | None, data: Path | None, plan: dict[str, Any] | None, as_json: bool
-) -> int:
+    recipe: Path, *, changes: Sequence[str], seed: int, out: Path | None, data: Path | None, plan: dict[str, Any] | None,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Train one seed of a language model on the shards in ``data``, or with ``plan`` print what it would cost.
+
+    ``changes``: KEY=VALUE of the recipe, a value in TOML or a bare word.
 
     Every process of a launch calls it; the main one locks the folder, prints and writes. Errors as in `train_command`.
     """
     from proteus_bench.store import FolderLock, prove_writable
     from proteus_models.train_lm import load_lm, train_lm
 
-    lm = load_lm(recipe)
+    lm = load_lm(recipe, dict(_change(text) for text in changes))
     if plan is not None:
         from proteus_models.train_estimate import estimate
 
@@ -69,6 +74,16 @@ def train_lm_command(
     else:
         print(f"trained {written}")
     return 0
+
+
+def _change(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise UsageError(f"--set takes KEY=VALUE, not {text!r}")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
 
 
 def _print_plan(plan: dict[str, Any], as_json: bool) -> int:

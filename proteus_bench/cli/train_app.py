@@ -17,6 +17,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Training seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the models go; default runs-out/train/<name>.")] = None,
     data: Annotated[Path | None, typer.Option(help="Language model: the folder of token shards.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Language model: KEY=VALUE of the recipe, repeated.")] = None,
     grid: Annotated[Path | None, typer.Option(help="Instead of a recipe: a TOML of recipes and seeds.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Grid: processes; default one per CPU.")] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Grid: seconds that a killed training may lose.")] = 120.0,
@@ -44,9 +45,11 @@ def train(
 
     if is_lm(recipe):
         plan = {"processes": processes, "rate": rate} if dry_run else None
-        raise typer.Exit(train_lm_command(recipe, seed=seed, out=out, data=data, plan=plan, as_json=json))
-    if data is not None:
-        raise UsageError("--data is for a language model: a micro recipe makes its own rows")
+        raise typer.Exit(
+            train_lm_command(recipe, changes=change or (), seed=seed, out=out, data=data, plan=plan, as_json=json)
+        )
+    if data is not None or change:
+        raise UsageError("--data and --set are for a language model: a micro recipe makes its rows, and a grid changes it")
     raise typer.Exit(train_command(recipe, seed=seed, out=out, dry_run=dry_run, as_json=json))
 
 

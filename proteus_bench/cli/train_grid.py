@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,7 @@ def grid_command(
         waiting = [job for job in jobs if job.missing]
         ended = len(jobs) - len(waiting)
         _line(f"{len(waiting)} of {len(jobs)} trainings to do, {min(workers, len(waiting))} at a time")
-        with closing(cast(Any, run_jobs(partial(train_job, save_every), waiting, workers, lambda: None))) as outcomes:
+        with closing(cast(Any, run_jobs(partial(train_job, jobs, save_every), waiting, workers, lambda: None))) as outcomes:
             for job, outcome in outcomes:
                 ended += 1
                 if outcome.error is not None:
@@ -62,7 +63,7 @@ def grid_command(
     return 1 if failed else 0
 
 
-def train_job(save_every: float, job: Any) -> None:
+def train_job(jobs: Sequence[Any], save_every: float, job: Any) -> None:
     """One training, in a worker or in the command itself."""
     from proteus_bench.store import FolderLock
     from proteus_models import grid
@@ -71,6 +72,7 @@ def train_job(save_every: float, job: Any) -> None:
     job.work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         _enter(held, FolderLock(job.work))
+        job.take_over(jobs)
         grid.train_recipe(
             job.recipe, job.seed, job.zoo / ".work", zoo=job.zoo, only=job.branches, report=Progress(job.label),
             save_every=save_every,

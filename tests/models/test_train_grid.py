@@ -17,8 +17,8 @@ from proteus_bench.cli import invoke
 from proteus_bench.errors import EnvironmentFault
 from proteus_bench.store import FolderLock
 from proteus_models import grid
-from proteus_models.recipe import load_recipe
-from proteus_models.train_grid import changed, load_grid
+from proteus_models.recipe import changed, load_recipe
+from proteus_models.train_grid import load_grid
 from proteus_models.train_state import read_progress
 
 ROOT = Path(__file__).parents[2]
@@ -206,6 +206,26 @@ def test_an_interrupted_grid_says_so_and_a_running_one_refuses_a_second(
         said, _ = process.communicate(timeout=30)
         assert process.returncode == 130 and "interrupted; what was done is kept" in said
         assert not trainings(folder)
+
+
+def test_a_finished_trunk_is_taken_over_by_a_job_with_the_same_one(folder: Path) -> None:
+    more = '[[entries]]\nrecipe = "tiny.toml"\nseeds = [0]\nset = { name = "b", branches = [{ name = "x", schedule = "%s" }]%s }\n'
+    (folder / "grid.toml").write_text(GRID + more % ("late(blocks=4)", ""))
+    first, _, _, same = load_grid(folder / "grid.toml", folder / "zoo")
+    same.take_over([first])
+    assert not same.work.exists(), "there is nothing to take yet"
+    rows: list[dict[str, Any]] = []
+    grid.train_recipe(first.recipe, 0, folder / "zoo" / ".work", zoo=folder / "zoo", only=("retnet",), report=rows.append)
+    same.work.mkdir()
+    same.take_over([first])
+    assert same.tokens_left() == 5_120
+    state = "trunk/state.safetensors"
+    assert (same.work / state).read_bytes() == (first.work / state).read_bytes()
+    (folder / "grid.toml").write_text(GRID + more % ("late(blocks=4)", ', "trunk.lr" = 1e-3'))
+    other = load_grid(folder / "grid.toml", folder / "zoo")[3]
+    other.work.mkdir()
+    other.take_over([first, same])
+    assert not (other.work / "trunk").exists(), "another trunk is another training"
 
 
 def test_a_training_that_cannot_start_fails_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
