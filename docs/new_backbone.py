@@ -35,7 +35,8 @@ class HebbMixer(MatrixMixer):
         q, k, v, tail = self.projections(x_BTD, state[0], active)
         self.observe(k, v, active)
         written, read = self._masks(active, v)
-        y, memory = getattr(self, form)(q, k, v * self.rate * written, state[1], read)
+        run = self.recurrent if form == "recurrent" else self.chunk
+        y, memory = run(q, k, v * self.rate * written, state[1], read)
         return y, (tail, memory)
 
     def _masks(self, active: list[int] | None, v_BTHV: Tensor) -> tuple[Tensor, Tensor]:
