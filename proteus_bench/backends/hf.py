@@ -93,7 +93,7 @@ def _load(folder: Path, settings: Settings) -> Any:
     logging.disable_progress_bar()
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, trust_remote_code=False)
-    except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # a foreign file: transformers and its readers may raise anything
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidFileError(f"{folder} is no causal language model that transformers can read: {reason}"[:400]) from error
     finally:

@@ -39,7 +39,7 @@ class ProteusLM(LM):
         if isinstance(model, str):
             from proteus_bench.runner.models import parse
 
-            where = "auto" if device is None else device.partition(":")[0]
+            where = "cpu" if str(device).startswith("cpu") else "auto"  # lm-eval says cuda:0 where nobody asked
             self.backend = opened(parse(model), int(seed), Settings(where, dtype, False, train_length))
         else:
             self.backend = model
