@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--suites", nargs="+", required=True)
     asked, flags = parser.parse_known_args()
     # One connection for all runs. A job finds its cluster in RAY_ADDRESS; without one, a cluster of this machine's cores.
-    ray.init(address=os.environ.get("RAY_ADDRESS", "local"), logging_level="ERROR", log_to_driver=False)
+    ray.init(address=os.environ.get("RAY_ADDRESS") or "local", logging_level="ERROR", log_to_driver=False)
     codes = []
     for model in asked.models:
         for suite in asked.suites:

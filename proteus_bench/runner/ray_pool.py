@@ -66,7 +66,8 @@ class Place:
 
 def cluster_address() -> str | None:
     """The cluster that RAY_ADDRESS names; None: one is started here."""
-    return os.environ.get(ADDRESS) or None
+    address = os.environ.get(ADDRESS, "")
+    return None if address in ("", "local") else address
 
 
 def check_ray() -> None:
@@ -77,12 +78,14 @@ def check_ray() -> None:
     if importlib.util.find_spec("ray") is None:
         raise EnvironmentFault("--executor ray needs Ray: pip install 'proteus-bench[ray]'")
     address = cluster_address()
-    if address in (None, "auto", "local"):
+    if address is None:
         return
-    host, _, port = str(address).removeprefix("ray://").rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # "auto" among them: the address it finds may be that of a cluster that is gone
+        raise EnvironmentFault(f"{ADDRESS}={address} is no address of a Ray cluster: write HOST:PORT, ray://HOST:PORT or local")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except (OSError, ValueError, OverflowError) as error:
+    except (OSError, OverflowError) as error:
         raise EnvironmentFault(f"no Ray cluster answers at {ADDRESS}={address}: {error}") from error
 
 
@@ -120,7 +123,7 @@ def _connected(ray: Any, workers: int) -> Iterator[None]:
         return
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
     address = cluster_address()
-    if address in (None, "local"):
+    if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
         # Without a bound Ray repeats for ever what dies for want of memory.
