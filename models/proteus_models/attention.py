@@ -60,8 +60,8 @@ class Queries:
         return Queries(rotated=self.rotated[:, -n:], free=self.free[:, -n:])
 
 
-def rotate(x_BTHK: Tensor, start: int, base: float) -> Tensor:
-    """Turn the pairs (x_i, x_{i + K/2}) at positions start .. start+T-1 by position * base^(-2i/K)."""
+def rotate(x_BTHK: Tensor, start: int | Tensor, base: float) -> Tensor:
+    """Turn the pairs (x_i, x_{i + K/2}) at positions start .. start+T-1, or at the positions [T], by position * base^(-2i/K)."""
     half = x_BTHK.shape[-1] // 2
     cos, sin = rotary(x_BTHK, start, base)
     a, b = x_BTHK[..., :half], x_BTHK[..., half:]

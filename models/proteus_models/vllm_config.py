@@ -5,12 +5,25 @@ from __future__ import annotations
 import torch
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.logger import init_logger
-from vllm.model_executor.models.config import MambaModelConfig
+from vllm.model_executor.models.config import MambaModelConfig, VerifyAndUpdateConfig
+
+from proteus_models.decoder import mixer_class
+from proteus_models.hf import ProteusConfig
 
 logger = init_logger(__name__)
+STATES, PAGED = "ProteusForCausalLM", "ProteusAttentionForCausalLM"
+"""Names of architectures: a state of one size, or attention over the whole past."""
 
 
-class ServedDecoder(MambaModelConfig):
+class ServedConfig(ProteusConfig):
+    """The saved configuration; which of our two classes serves it follows from its mixer."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.architectures = [PAGED if mixer_class(self.model_config.mixer).memory == "none" else STATES]
+
+
+class ServedAttention(VerifyAndUpdateConfig):
     @classmethod
     def verify_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """ValueError for what would change the numbers or cannot work; precision and graphs are set to what works."""
@@ -19,8 +32,6 @@ class ServedDecoder(MambaModelConfig):
             raise ValueError("a proteus model lives on one device: use data parallelism, not tensor or pipeline parallelism")
         if vllm_config.speculative_config is not None:
             raise ValueError("a recurrent state cannot forget rejected tokens: a proteus model takes no speculative decoding")
-        if vllm_config.cache_config.enable_prefix_caching:
-            raise ValueError("a proteus model has no prefix caching: leave --enable-prefix-caching away")
         model = vllm_config.model_config
         if model.dtype != torch.float32:
             logger.warning("proteus models keep weights and state in float32; dtype %s is not used", model.dtype)
@@ -28,4 +39,13 @@ class ServedDecoder(MambaModelConfig):
         # which sequences run together is decided in Python, step by step: no graph can be captured of that
         model.enforce_eager = True
         vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+
+
+class ServedStates(MambaModelConfig):
+    @classmethod
+    def verify_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """As ServedAttention, and no prefix caching: a state is not a list of blocks that can be shared."""
+        if vllm_config.cache_config.enable_prefix_caching:
+            raise ValueError("the state of a proteus model has no prefix caching: leave --enable-prefix-caching away")
+        ServedAttention.verify_and_update_config(vllm_config)
         super().verify_and_update_config(vllm_config)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-ARCHITECTURE = "ProteusForCausalLM"
-
 
 def register() -> None:
     """Called in every process of vLLM, more than once."""
+    from transformers import AutoConfig
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    import proteus_models.hf  # noqa: F401  AutoConfig learns model type `proteus`
-    from proteus_models.vllm_config import ServedDecoder
+    from proteus_models.vllm_config import PAGED, STATES, ServedAttention, ServedConfig, ServedStates
 
-    if ARCHITECTURE not in ModelRegistry.get_supported_archs():
-        ModelRegistry.register_model(ARCHITECTURE, f"proteus_models.vllm_model:{ARCHITECTURE}")
-    MODELS_CONFIG_MAP.setdefault(ARCHITECTURE, ServedDecoder)
+    AutoConfig.register(ServedConfig.model_type, ServedConfig, exist_ok=True)
+    for name, served in ((STATES, ServedStates), (PAGED, ServedAttention)):
+        if name not in ModelRegistry.get_supported_archs():
+            ModelRegistry.register_model(name, f"proteus_models.vllm_model:{name}")
+        MODELS_CONFIG_MAP.setdefault(name, served)

@@ -13,16 +13,19 @@ from proteus_models.decoder import DecoderLM
 from proteus_models.hf import from_decoder
 
 VOCAB = 40
-SIZES = {"d_model": 16, "n_heads": 2, "head_k": 8, "head_v": 8, "mlp_hidden": 16, "memory_hidden": 8, "n_layers": 2}
+SIZES = {"d_model": 16, "n_heads": 2, "mlp_hidden": 16, "memory_hidden": 8, "n_layers": 2}
 
 
-def decoder(mixer: str, axis: str = "key", m0: str = "zero", schedule: Schedule | None = None, vocab: int = VOCAB) -> DecoderLM:
+def decoder(
+    mixer: str, axis: str = "key", m0: str = "zero", schedule: Schedule | None = None, vocab: int = VOCAB, head: int = 8
+) -> DecoderLM:
     """Four blocks over 48 positions unless another schedule is given: unlocks at 13, 25, 37, inside pieces of a prompt."""
     torch.manual_seed(0)
     capacity = Capacity(schedule=schedule or Uniform(blocks=4, span=48), axis=axis, m0=m0)
     config = ModelConfig(
-        mixer=mixer, vocab_size=vocab, train_length=48, capacity=capacity, chunk=4, inner=4, window=6, segment=6, **SIZES
-    )
+        mixer=mixer, vocab_size=vocab, train_length=48, capacity=capacity, chunk=4, inner=4, window=6, segment=6,
+        head_k=head, head_v=head, **SIZES,
+    )  # fmt: skip
     model = DecoderLM(config).eval()
     model.embed.weight.data.mul_(6)  # answers that differ, and no two tokens as good as equally likely
     return model
