@@ -16,9 +16,10 @@ from proteus_bench.leaderboard.checks import (
     read_run,
     twin_predictions,
 )
+from proteus_bench.leaderboard.comparisons import check_comparisons
 from proteus_bench.leaderboard.entry import entries_of
 from proteus_bench.leaderboard.forms import shown
-from proteus_bench.leaderboard.items import Book, check_comparisons, check_completeness, check_items
+from proteus_bench.leaderboard.items import Book, check_completeness, check_items
 from proteus_bench.leaderboard.opening import Opened, opened
 from proteus_bench.leaderboard.rerun import Retraining, Sample, check_checkpoints, check_training
 from proteus_bench.leaderboard.schema import Entry

@@ -43,7 +43,7 @@ class Source:
 
     name: str
     fields: Mapping[str, type]
-    hub: tuple[str, str] | None = None
+    hub: tuple[str, str | None] | None = None
     split: str = "validation"
     revision: str | None = None
     package: tuple[str, str] | None = None
@@ -239,12 +239,12 @@ _EXTRACT = {"text": str, "value": str, "key": str}
 _SQUAD = {"text": str, "value": str, "context": str, "question": str}
 _LONGBENCH = {"input": str, "context": str, "answers": list}
 # Data sets of lm-eval's tasks, by the task's name: fields that its definition reads, hub, and the split that it asks.
-_HARNESS_SETS: dict[str, tuple[dict[str, type], tuple[str, str], str]] = {
+_HARNESS_SETS: dict[str, tuple[dict[str, type], tuple[str, str | None], str]] = {
     "lambada_openai": ({"text": str}, ("EleutherAI/lambada_openai", "default"), "test"),
-    "piqa": ({"goal": str, "sol1": str, "sol2": str, "label": int}, ("baber/piqa", "default"), "validation"),
+    "piqa": ({"goal": str, "sol1": str, "sol2": str, "label": int}, ("baber/piqa", None), "validation"),
     "hellaswag": (
         {"activity_label": str, "ctx_a": str, "ctx_b": str, "endings": list, "label": str},
-        ("Rowan/hellaswag", "default"),
+        ("Rowan/hellaswag", None),
         "validation",
     ),
     "winogrande": (
@@ -256,7 +256,7 @@ _HARNESS_SETS: dict[str, tuple[dict[str, type], tuple[str, str], str]] = {
     "arc_challenge": ({"question": str, "choices": dict, "answerKey": str}, ("allenai/ai2_arc", "ARC-Challenge"), "test"),
     "social_iqa": (
         {"context": str, "question": str, "answerA": str, "answerB": str, "answerC": str, "label": str},
-        ("lighteval/siqa", "default"),
+        ("lighteval/siqa", None),
         "validation",
     ),
     "boolq": ({"passage": str, "question": str, "label": int}, ("aps/super_glue", "boolq"), "validation"),

@@ -1,0 +1,92 @@
+"""The paired lines of a run follow from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from proteus_bench.errors import BenchError
+from proteus_bench.leaderboard.checks import Checked, close
+from proteus_bench.leaderboard.forms import shown
+from proteus_bench.stats import holm_family, paired_difference, unbounded_difference, verdict
+from proteus_bench.store import CellKey
+from proteus_bench.store.run_file import ComparisonBlock
+
+
+def check_comparisons(checked: Checked) -> Iterator[str]:
+    """The paired lines of run.json follow from its rows (the bootstrap beside them is not made again)."""
+    blocks = checked.run.comparisons
+    tables = _tables(checked)
+    whole = {block.task for block in blocks if block.length is None}
+    family = {}
+    for block in blocks:
+        where = shown(f"comparison {block.a} - {block.b}, {block.task} at {block.length}"[:300])
+        try:
+            found = _compared(block, tables)
+        except (BenchError, KeyError, ValueError) as error:
+            yield f"{where}: does not follow from the rows: {shown(error, 200)}"
+            continue
+        for name, mine in found.items():
+            theirs = getattr(block, name)
+            if isinstance(mine, float) or mine is None:
+                if not close(mine, theirs):
+                    yield f"{where}: {name} is {theirs}, its rows give {mine}"
+            elif mine != theirs:
+                yield f"{where}: {name} is {shown(theirs)}, its rows give {shown(mine)}"
+        if found["p_value"] is not None and (block.length is None or not whole):
+            family[f"{block.a}|{block.b}|{block.task}|{block.length}"] = found["p_value"]
+    adjusted = holm_family(family) if family else {}
+    for block in blocks:
+        mine = adjusted.get(f"{block.a}|{block.b}|{block.task}|{block.length}")
+        if not close(mine, block.p_holm):
+            yield f"comparison {block.a!a} - {block.b!a}: p_holm is {block.p_holm}, its rows give {mine}"
+
+
+def _tables(checked: Checked) -> dict[str, dict[tuple[str, int], dict[CellKey, list[dict[str, Any]]]]]:
+    """Rows by label and (task, length), keyed as `results.item_scores` reads them."""
+    tables: dict[str, dict[tuple[str, int], dict[CellKey, list[dict[str, Any]]]]] = {}
+    for number, record in enumerate(checked.run.records):
+        for (task, length), rows in checked.of(number).items():
+            key = CellKey(record.label, task, length, record.seed)
+            tables.setdefault(record.label, {}).setdefault((task, length), {})[key] = rows
+    return tables
+
+
+def _compared(block: ComparisonBlock, tables: Any) -> dict[str, Any]:
+    from proteus_bench.runner.results import item_scores
+
+    sides = [tables[block.a], tables[block.b]]
+    common = sorted(sides[0].keys() & sides[1].keys())
+    places = common if block.length is None else [(block.task, block.length)]
+    # A line pairs the seeds that both sides have on everything they have in common: the run's rule.
+    shared = set.intersection(*({key.seed for key in side[at]} for side in sides for at in common))
+    differences, nats = [], []
+    finite = True
+    for at in places:
+        picked = [{key: rows for key, rows in side[at].items() if key.seed in shared} for side in sides]
+        differences.append(paired_difference(*(item_scores(one) for one in picked)).scores)
+        finite &= all(row["logprob"] is not None for one in picked for rows in one.values() for row in rows)
+        if finite:
+            nats.append(paired_difference(*(item_scores(one, "logprob") for one in picked)).scores)
+    found = verdict(block.a, block.b, differences, B=0)
+    seen = unbounded_difference(nats) if finite else None
+    return {
+        "diff": found.primary.mean, "ci_low": found.primary.lo, "ci_high": found.primary.hi,
+        "method": found.primary.method, "n_seeds": found.seeds, "n_items": found.items, "outcome": found.outcome,
+        "p_value": found.p_value, "verdict": found.text,
+        "logprob_diff": seen.mean if seen else None, "logprob_ci_low": seen.lo if seen else None,
+        "logprob_ci_high": seen.hi if seen else None,
+    }  # fmt: skip
+
+
+def depths_of(rows: list[dict[str, Any]], facts: Sequence[Facts] | None) -> list[tuple[float, float]]:
+    """(depth of the only gold, strict score) of every question that has one; from the rows alone where facts are None."""
+    found = []
+    for row in rows:
+        if facts is not None:
+            depth = facts[row["index"]].depths[row["question"]]
+        else:
+            depth = row["depths"][0] if len(row["depths"]) == 1 else None
+        if depth is not None:
+            found.append((depth, row["strict"]))
+    return found
