@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from proteus_bench.cli.output import print_json, print_table
 from proteus_bench.errors import UsageError, unknown
-from proteus_bench.leaderboard.cost import FILE, WORDS, CostBlock, Measure, machine_words, of_record, sentences
+from proteus_bench.leaderboard.cost import (
+    FILE,
+    WORDS,
+    CostBlock,
+    Measure,
+    load_words,
+    machine_words,
+    of_record,
+    sentences,
+)
 from proteus_bench.stats.ratio import MIN_PAIRS
 
 if TYPE_CHECKING:
@@ -89,7 +98,7 @@ def _load(text: str, size: str | None, seed: int, request: Request) -> tuple[Any
     import torch
 
     from proteus_bench.backends.local import LocalBackend
-    from proteus_bench.cost.machine import machine
+    from proteus_bench.cost.machine import machine, program
     from proteus_bench.cost.measure import Twins
     from proteus_bench.grammar import ZOO
     from proteus_bench.runner.models import parse
@@ -103,7 +112,7 @@ def _load(text: str, size: str | None, seed: int, request: Request) -> tuple[Any
     return twins, {
         "label": str(spec), "seed": seed, "checkpoint_sha256": info.sha256, "capacity": info.capacity, "span": request.span,
         "n_params": info.n_params, "state_bytes": state, "static_state_bytes": static_state, "clock": request.clock,
-        "machine": machine(torch.__version__, 1),
+        "machine": machine(torch.__version__, 1), "program": program(),
     }  # fmt: skip
 
 
@@ -122,7 +131,7 @@ def _labels(runs: Sequence[Path], heads: Sequence[dict[str, Any]]) -> dict[Path,
 
 
 def _measure(twins: Any, head: dict[str, Any], request: Request, out: Path) -> CostBlock:
-    """All lines of one method. Those that the file holds, of the same weights and machine, are not measured again."""
+    """All lines of one method. Those that the file holds, of the same weights, machine and commit, are not measured again."""
     from proteus_bench.cost.file import block_in, has_line, with_line
     from proteus_bench.cost.measure import line
     from proteus_bench.leaderboard.cost import read_cost
@@ -174,26 +183,25 @@ def _show(blocks: Sequence[CostBlock], files: Sequence[Path]) -> None:
     rows = [
         (
             block.label, f"{line.length:,}", line.measure, f"{line.tokens_per_second:,.0f}",
-            f"{line.static_tokens_per_second:,.0f}", f"{line.ratio:.3f}", f"[{line.ci_low:.3f}, {line.ci_high:.3f}]",
-            line.n, _peaks(line.peak_bytes, line.static_peak_bytes), WORDS[line.outcome],
+            f"{line.static_tokens_per_second:,.0f}", f"{line.ratio:.3f} [{line.ci_low:.3f}, {line.ci_high:.3f}]", line.n,
+            _peaks(line.peak_bytes, line.static_peak_bytes), WORDS[line.outcome],
         )
         for block in blocks
         for line in block.lines
     ]  # fmt: skip
     columns = (
-        "method", "length", "what", "tokens/s", "static", "time / static", "95% interval", "pairs", "peak MB / static",
-        "verdict",
+        "method", "length", "what", "tokens/s", "static", "time / static [95%]", "n", "peak MB, static", "verdict",
     )  # fmt: skip
-    print_table("what a schedule costs", columns, rows, right=(1, 3, 4, 5, 6, 7, 8))
+    print_table("what a schedule costs", columns, rows, right=(1, 3, 4, 5, 6, 7))
     for block in blocks:
         for sentence in sentences(block):
             print(sentence)
         print(f"{block.label}: state {block.state_bytes:,} bytes, static {block.static_state_bytes:,}; "
               f"span {'its own' if block.span == 'own' else 'each length'}, {block.capacity['span']:,} by itself")
     seconds = "seconds of the thread" if blocks[0].clock == "cpu" else "seconds of the clock"
-    print(f"{seconds} on {machine_words(blocks[0].machine)}")
+    print(f"{seconds} on {machine_words(blocks[0].machine)}; {load_words(blocks)}")
     print(f"saved: {', '.join(map(str, files))}")
 
 
 def _peaks(peak: int | None, static: int | None) -> str:
-    return "" if peak is None or static is None else f"{peak / 1e6:.1f} / {static / 1e6:.1f}"
+    return "" if peak is None or static is None else f"{peak / 1e6:.3g}, {static / 1e6:.3g}"

@@ -23,7 +23,7 @@ MEASURED = ("measure", "length", "tokens", "seconds", "static_seconds", "peak_by
 
 
 def block_in(blocks: Sequence[CostBlock], head: dict[str, Any]) -> CostBlock | None:
-    """The block of this very model, machine, span and clock."""
+    """The block of this very model, machine, program, span and clock."""
     return next((one for one in blocks if all(one.model_dump()[key] == value for key, value in head.items())), None)
 
 

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from proteus_bench.runner.environment import environment
+
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -21,6 +23,13 @@ def machine(torch_version: str, threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch_version,
     }
+
+
+def program() -> str:
+    """Version and commit of this program: other code has other speed."""
+    here = environment()
+    commit = f", commit {here['commit'][:12]}{' with changes' if here['dirty'] else ''}" if here["commit"] else ""
+    return f"proteus-bench {here['proteus_bench']}{commit}"
 
 
 def _cpu() -> str:

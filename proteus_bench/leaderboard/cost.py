@@ -94,7 +94,7 @@ class CostLine(CostFigure):
 class _Head(Strict):
     """Whose cost it is. span: the schedule's own, or stretched to every length. clock: seconds of the thread or of the wall.
 
-    time, memory: the verdicts over all lines.
+    program: its version and commit. time, memory: the verdicts over all lines.
     """
 
     label: Text
@@ -106,6 +106,7 @@ class _Head(Strict):
     state_bytes: Bytes
     static_state_bytes: Bytes
     machine: Machine
+    program: Text
     clock: Literal["cpu", "wall"]
     margin: float = Field(ge=MARGIN, le=MARGIN)
     time: Outcome
@@ -239,6 +240,12 @@ def machine_words(machine: Machine) -> str:
     return f"{machine.cpu}, {machine.cores} cores, {threads}, {machine.system}, Python {machine.python}, torch {machine.torch}"
 
 
+def load_words(blocks: Sequence[CostBlock | CostSummary]) -> str:
+    """How busy the machine was; '' where nobody knows."""
+    loads = [line.load for block in blocks for line in block.lines if line.load is not None]
+    return f"load of the machine when a line began: {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+
+
 def sentences(block: CostBlock | CostSummary) -> list[str]:
     """The verdicts in words, with the lines behind them."""
     found = [f"{block.label}: {WORDS[block.time]} in time against its static twin (margin {block.margin})"]
@@ -248,4 +255,4 @@ def sentences(block: CostBlock | CostSummary) -> list[str]:
             found[0] += f"; {words}: {', '.join(mine)}"
     if block.memory is not None:
         found.append(f"{block.label}: {WORDS[block.memory]} in memory (state and peak)")
-    return found
+    return [*found, f"{block.label}: measured with seed {block.seed} by {block.program}"]

@@ -11,6 +11,7 @@ from proteus_bench.leaderboard.cost import (
     CostBlock,
     CostFigure,
     CostSummary,
+    load_words,
     machine_key,
     machine_words,
     sentences,
@@ -60,7 +61,7 @@ def _section(blocks: Sequence[Block]) -> dict[str, Any]:
         "The arithmetic is checked, the seconds are the submitter's.",
         "panels": [dot_chart(label, rows, Axis(label), width=540)],
         "legend": [(clean(name), i % SERIES, True) for i, name in enumerate(names)],
-        "says": [clean(sentence) for block in blocks for sentence in sentences(block)],
+        "says": [clean(text) for block in blocks for text in sentences(block)] + [text for text in [load_words(blocks)] if text],
         "table": (_HEADS, [_row(name, block, line) for name, block in zip(names, blocks, strict=True) for line in block.lines]),
     }  # fmt: skip
 

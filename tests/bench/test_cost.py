@@ -60,7 +60,7 @@ def block(*lines: dict[str, Any], cpu: str = "a cpu", **more: Any) -> CostBlock:
     machine = Machine(cpu=cpu, cores=2, threads=1, system="Linux", python="3", torch="2")
     head = {
         "label": "gdn+proteus", "seed": 0, "checkpoint_sha256": "0" * 64, "capacity": {}, "span": "own", "n_params": 1,
-        "state_bytes": 64, "static_state_bytes": 64, "machine": machine, "clock": "cpu", **more,
+        "state_bytes": 64, "static_state_bytes": 64, "machine": machine, "program": "this one", "clock": "cpu", **more,
     }  # fmt: skip
     return cost_block(head, lines)
 
