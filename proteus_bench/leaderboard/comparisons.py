@@ -77,16 +77,3 @@ def _compared(block: ComparisonBlock, tables: Any) -> dict[str, Any]:
         "logprob_diff": seen.mean if seen else None, "logprob_ci_low": seen.lo if seen else None,
         "logprob_ci_high": seen.hi if seen else None,
     }  # fmt: skip
-
-
-def depths_of(rows: list[dict[str, Any]], facts: Sequence[Facts] | None) -> list[tuple[float, float]]:
-    """(depth of the only gold, strict score) of every question that has one; from the rows alone where facts are None."""
-    found = []
-    for row in rows:
-        if facts is not None:
-            depth = facts[row["index"]].depths[row["question"]]
-        else:
-            depth = row["depths"][0] if len(row["depths"]) == 1 else None
-        if depth is not None:
-            found.append((depth, row["strict"]))
-    return found

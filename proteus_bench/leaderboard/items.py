@@ -300,3 +300,16 @@ def _decodes(row: dict[str, Any], tokenizer: Any) -> bool:
         return inner is not None and inner.decode(ids, skip_special_tokens=True) == row["output"]
     except (OverflowError, TypeError, ValueError):
         return False
+
+
+def depths_of(rows: list[dict[str, Any]], facts: Sequence[Facts] | None) -> list[tuple[float, float]]:
+    """(depth of the only gold, strict score) of every question that has one; from the rows alone where facts are None."""
+    found = []
+    for row in rows:
+        if facts is not None:
+            depth = facts[row["index"]].depths[row["question"]]
+        else:
+            depth = row["depths"][0] if len(row["depths"]) == 1 else None
+        if depth is not None:
+            found.append((depth, row["strict"]))
+    return found
