@@ -115,8 +115,8 @@ def _function(op: str, backend: str) -> Callable[..., Any]:
     if backend in OPS[op]:
         if not _installed(backend):
             raise KernelError(f"{op}--{backend} needs {backend}, which is not installed")
-        return importlib.import_module(OPS[op][backend]).chunk  # type: ignore[no-any-return]
-    return getattr(importlib.import_module(f"proteus_kernels.{op}"), backend)  # type: ignore[no-any-return]
+        return importlib.import_module(OPS[op][backend]).chunk
+    return getattr(importlib.import_module(f"proteus_kernels.{op}"), backend)
 
 
 @lru_cache(maxsize=8)

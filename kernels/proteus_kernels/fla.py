@@ -54,6 +54,6 @@ def chunk(
     }  # fmt: skip
     if log_decay_BTH is None:
         rule = importlib.import_module("fla.ops.delta_rule").chunk_delta_rule
-        return rule(**given | {"beta": beta_BTH.to(kind)})  # type: ignore[no-any-return]
+        return rule(**given | {"beta": beta_BTH.to(kind)})
     rule = importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
-    return rule(**given, g=log_decay_BTH.float())  # type: ignore[no-any-return]
+    return rule(**given, g=log_decay_BTH.float())

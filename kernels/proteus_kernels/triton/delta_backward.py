@@ -23,12 +23,14 @@ import triton.language as tl
 
 from proteus_kernels.triton.tiles import (
     causal_decay,
+    keep_locked,
+    load_state,
     load_tile,
     log_decays,
     open_part,
     positions,
     scores,
-    state_at,
+    store_state,
     store_tile,
 )
 
@@ -70,9 +72,7 @@ def carry_back(
     state = ()
     for i in tl.static_range(NK):
         r = i * BK + tl.arange(0, BK)
-        inside = (r < K)[:, None] & (columns < V)[None, :]
-        tile = tl.load(state_at(d_final, sequence, head, H, K, V, r, columns), mask=inside, other=0.0)
-        state += (tile.to(tl.float32),)
+        state += (load_state(d_final, sequence, head, H, K, V, r, K, columns, V, tl.float32),)
     begin = tl.load(first + sequence)
     stop = tl.load(first + sequence + 1)
     for step in range(0, stop - begin):
@@ -86,9 +86,8 @@ def carry_back(
             for i in tl.static_range(NK):
                 if i * BK < rows:
                     r = i * BK + tl.arange(0, BK)
-                    inside = (r < rows)[:, None] & (columns < open_columns)[None, :]
                     seen = state[i].to(DOT)
-                    tl.store(state_at(d_states, chunk, head, H, K, V, r, columns), seen, mask=inside)
+                    store_state(d_states, chunk, head, H, K, V, r, rows, columns, open_columns, seen)
                     from_state += tl.dot(load_tile(k, at, exists, K, r, rows, DOT), seen, input_precision=PREC)
             d_d = load_tile(d_inner, at, exists, V, columns, open_columns, DOT).to(tl.float32)
             d_d += tl.exp(end - cum)[:, None] * from_state
@@ -109,8 +108,7 @@ def carry_back(
                 tile = state[i]
                 if i * BK < rows:
                     r = i * BK + tl.arange(0, BK)
-                    inside = (r < rows)[:, None] & (columns < open_columns)[None, :]
-                    tile = tl.where(inside, tl.exp(end), 1.0) * tile
+                    tile *= keep_locked(tl.exp(end), r, rows, columns, open_columns, AXIS)
                     q_tile = load_tile(q, at, exists, K, r, rows, DOT)
                     tile += tl.dot(tl.trans(q_tile), to_read, input_precision=PREC)
                     if PREDICT:
@@ -121,9 +119,7 @@ def carry_back(
         store_tile(dv, at, exists, V, columns, d_v)
     for i in tl.static_range(NK):
         r = i * BK + tl.arange(0, BK)
-        inside = (r < K)[:, None] & (columns < V)[None, :]
-        place = state_at(d_initial, sequence, head, H, K, V, r, columns)
-        tl.store(place, state[i].to(d_initial.dtype.element_ty), mask=inside)
+        store_state(d_initial, sequence, head, H, K, V, r, K, columns, V, state[i])
 
 
 @triton.jit
@@ -190,11 +186,10 @@ def gradients(
         at_end = tl.zeros([BK], tl.float32)
         for begin in range(0, open_columns, BV):
             columns = begin + tl.arange(0, BV)
-            inside = (r < rows)[:, None] & (columns < open_columns)[None, :]
             d_y = load_tile(dy, at, exists, V, columns, open_columns, DOT)
             d = load_tile(delta, at, exists, V, columns, open_columns, DOT)
-            s = tl.load(state_at(states, chunk, head, H, K, V, r, columns), mask=inside, other=0.0).to(DOT)
-            d_s = tl.load(state_at(d_states, chunk, head, H, K, V, r, columns), mask=inside, other=0.0).to(DOT)
+            s = load_state(states, chunk, head, H, K, V, r, rows, columns, open_columns, DOT)
+            d_s = load_state(d_states, chunk, head, H, K, V, r, rows, columns, open_columns, DOT)
             d_q += tl.dot(d_y, tl.trans(s), input_precision=PREC)
             d_k += tl.dot(d, tl.trans(d_s), input_precision=PREC)
             if DECAY:

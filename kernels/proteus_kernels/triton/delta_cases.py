@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import triton.language as tl
 
@@ -20,22 +21,26 @@ CHUNK, HEADS = 64, 16
 
 
 def aot_cases(sizes: tuple[int, ...] = (64, 128), capability: int = 90) -> list[Case]:
-    """Every kernel for K = V in `sizes`: Gated DeltaNet under a key mask, and Comba (p is not k) where that differs."""
+    """Every kernel for K = V in `sizes`: Gated DeltaNet under a key or a value mask, and Comba (p is not k)."""
     return [case for size in sizes for kernel in KERNELS for case in _cases(kernel, size, capability)]
 
 
-def _cases(kernel: object, size: int, capability: int) -> Iterator[Case]:
-    names = kernel.arg_names  # type: ignore[attr-defined]
-    options = launch_for(kernel.fn.__name__, capability, size, size)  # type: ignore[attr-defined]
-    rules = {"gdn": {"SAME": True, "UNDECAYED": False}, "comba": {"SAME": False, "UNDECAYED": True}}
+def _cases(kernel: Any, size: int, capability: int) -> Iterator[Case]:
+    names = kernel.arg_names
+    rules: dict[str, dict[str, Any]] = {
+        "gdn": {"SAME": True, "UNDECAYED": False, "AXIS": "key"},
+        "comba": {"SAME": False, "UNDECAYED": True, "AXIS": "key"},
+        "gdn, value axis": {"SAME": True, "UNDECAYED": False, "AXIS": "value"},
+    }
     for rule, flags in rules.items():
+        options = launch_for(kernel.fn.__name__, capability, size, size, flags["AXIS"])
         constants = {
-            "H": HEADS, "K": size, "V": size, "AXIS": "key", "DECAY": True, "PRE": False, "PREDICT": True, "FINAL": True,
+            "H": HEADS, "K": size, "V": size, "DECAY": True, "PRE": False, "PREDICT": True, "FINAL": True,
             "C": CHUNK, "BK": options.BK, "BV": options.BV, "NK": -(-size // options.BK), "DOT": tl.bfloat16, "PREC": "tf32",
             **flags,
         }  # fmt: skip
-        if rule != "gdn" and not set(flags) & set(names):
-            continue
+        if rule == "comba" and not {"SAME", "UNDECAYED"} & set(names):
+            continue  # the same kernel again
         kinds = {"table": "*i32", "first": "*i32", "scale": "fp32", "T": "i32"} | dict.fromkeys(FLOATS, "*fp32")
         yield Case(
             kernel=kernel,

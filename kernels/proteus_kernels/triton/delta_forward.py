@@ -19,12 +19,14 @@ import triton.language as tl
 
 from proteus_kernels.triton.tiles import (
     causal_decay,
+    keep_locked,
+    load_state,
     load_tile,
     log_decays,
     open_part,
     positions,
     scores,
-    state_at,
+    store_state,
     store_tile,
 )
 
@@ -91,9 +93,7 @@ def carry(
     state = ()
     for i in tl.static_range(NK):
         r = i * BK + tl.arange(0, BK)
-        inside = (r < K)[:, None] & (columns < V)[None, :]
-        tile = tl.load(state_at(initial, sequence, head, H, K, V, r, columns), mask=inside, other=0.0)
-        state += (tile.to(tl.float32),)
+        state += (load_state(initial, sequence, head, H, K, V, r, K, columns, V, tl.float32),)
     for chunk in range(tl.load(first + sequence), tl.load(first + sequence + 1)):
         start, length, rows, open_columns = open_part(table, chunk, head, K, V, AXIS)
         if tl.program_id(0) * BV < open_columns:
@@ -104,9 +104,8 @@ def carry(
             for i in tl.static_range(NK):
                 if i * BK < rows:
                     r = i * BK + tl.arange(0, BK)
-                    inside = (r < rows)[:, None] & (columns < open_columns)[None, :]
                     seen = state[i].to(DOT)
-                    tl.store(state_at(states, chunk, head, H, K, V, r, columns), seen, mask=inside)
+                    store_state(states, chunk, head, H, K, V, r, rows, columns, open_columns, seen)
                     if PREDICT:
                         predicted += tl.dot(load_tile(p, at, exists, K, r, rows, DOT), seen, input_precision=PREC)
             if PREDICT:
@@ -122,18 +121,15 @@ def carry(
                 tile = state[i]
                 if i * BK < rows:
                     r = i * BK + tl.arange(0, BK)
-                    inside = (r < rows)[:, None] & (columns < open_columns)[None, :]
                     k_tile = load_tile(k, at, exists, K, r, rows, DOT)
-                    tile = tl.where(inside, tl.exp(end), 1.0) * tile
+                    tile *= keep_locked(tl.exp(end), r, rows, columns, open_columns, AXIS)
                     tile += tl.dot(tl.trans(k_tile), to_end, input_precision=PREC)
                 moved += (tile,)
             state = moved
     if FINAL:
         for i in tl.static_range(NK):
             r = i * BK + tl.arange(0, BK)
-            inside = (r < K)[:, None] & (columns < V)[None, :]
-            place = state_at(final, sequence, head, H, K, V, r, columns)
-            tl.store(place, state[i].to(final.dtype.element_ty), mask=inside)
+            store_state(final, sequence, head, H, K, V, r, K, columns, V, state[i])
 
 
 @triton.jit
@@ -155,10 +151,9 @@ def output(
         qk = tl.zeros([C, C], tl.float32)
         for begin in range(0, rows, BK):
             r = begin + tl.arange(0, BK)
-            inside = (r < rows)[:, None] & (columns < open_columns)[None, :]
             q_tile = load_tile(q, at, exists, K, r, rows, DOT)
             k_tile = load_tile(k, at, exists, K, r, rows, DOT)
-            tile = tl.load(state_at(states, chunk, head, H, K, V, r, columns), mask=inside, other=0.0).to(DOT)
+            tile = load_state(states, chunk, head, H, K, V, r, rows, columns, open_columns, DOT)
             read_y += tl.dot(q_tile, tile, input_precision=PREC)
             qk += tl.dot(q_tile, tl.trans(k_tile), input_precision=PREC)
         d = load_tile(delta, at, exists, V, columns, open_columns, DOT)

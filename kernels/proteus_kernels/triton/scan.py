@@ -44,7 +44,7 @@ class Scan:
     def start(self, kernel: Any, grid: str, like: Tensor, state: Tensor, *arguments: Any, **rule: bool) -> None:
         """Run a kernel on grid "chunks", "chunks x keys", "chunks x values" or "values x sequences" (heads in the middle)."""
         _, H, K, V = state.shape
-        options = launch(kernel.fn.__name__, like.device, K, V)
+        options = launch(kernel.fn.__name__, like.device, K, V, self.axis)
         keys, values = triton.cdiv(K, options.BK), triton.cdiv(V, options.BV)
         grids = {
             "chunks": (self.table.chunks, H),
@@ -117,7 +117,7 @@ class _Recurrence(torch.autograd.Function):
             **rule,
         )  # fmt: skip
         dq, dk, dp = torch.empty_like(q), torch.empty_like(k), None if p is None else torch.empty_like(p)
-        parts = triton.cdiv(k.shape[-1], launch("gradients", k.device, k.shape[-1], v.shape[-1]).BK)
+        parts = triton.cdiv(k.shape[-1], launch("gradients", k.device, k.shape[-1], v.shape[-1], scan.axis).BK)
         dg = None if g is None else g.new_empty(parts, *g.shape, dtype=torch.float32)
         dbeta = None if beta is None else beta.new_empty(1 + parts, *beta.shape, dtype=torch.float32)
         square = k.new_empty(2, *k.shape[:2], tile(scan.table.size), dtype=scan.products.stored)

@@ -67,6 +67,23 @@ def state_at(x, index, head, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, 
 
 
 @triton.jit
+def load_state(
+    x, index, head, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, r, rows, columns, limit, DOT: tl.constexpr
+):
+    """A tile of a [*, H, K, V] tensor that is zero from row `rows` and column `limit` on; whole groups as in `near_tile`."""
+    near = (r < rows)[:, None] & (columns < (limit + 15) // 16 * 16)[None, :] & (columns < V)[None, :]
+    tile = tl.load(state_at(x, index, head, H, K, V, r, columns), mask=near, other=0.0).to(DOT)
+    return tl.where((columns < limit)[None, :], tile, 0.0)
+
+
+@triton.jit
+def store_state(x, index, head, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, r, rows, columns, limit, tile):
+    """What `load_state` reads."""
+    near = (r < rows)[:, None] & (columns < (limit + 15) // 16 * 16)[None, :] & (columns < V)[None, :]
+    tl.store(state_at(x, index, head, H, K, V, r, columns), tile.to(x.dtype.element_ty), mask=near)
+
+
+@triton.jit
 def log_decays(g, at, exists, C: tl.constexpr, DECAY: tl.constexpr, PRE: tl.constexpr, UNDECAYED: tl.constexpr):
     """Cumulative log decay [C] of the chunk as the writes, the reads and the predictions see it, and its last value."""
     own = tl.zeros([C], tl.float32)
@@ -76,6 +93,18 @@ def log_decays(g, at, exists, C: tl.constexpr, DECAY: tl.constexpr, PRE: tl.cons
     read = cum - own if PRE else cum
     predict = cum - own if UNDECAYED else cum
     return cum, read, predict, tl.sum(own, 0)
+
+
+@triton.jit
+def keep_locked(factor, r, rows, columns, open_columns, AXIS: tl.constexpr):
+    """The factor for open coordinates of a state tile and one for locked ones, along the axis that has any."""
+    if AXIS == "key":
+        out = tl.where(r < rows, factor, 1.0)[:, None]
+    elif AXIS == "value":
+        out = tl.where(columns < open_columns, factor, 1.0)[None, :]
+    else:
+        out = factor
+    return out
 
 
 @triton.jit

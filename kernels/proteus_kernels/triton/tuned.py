@@ -1,4 +1,4 @@
-"""Tile sizes and launch options of the delta family's kernels: a table, not a search.
+"""Tile sizes and launch options of every kernel: a table, not a search.
 
 `launch` looks for (device, kernel, K, V), then for the kernel's default. K and V are rounded up to a power of two. There is no
 automatic tuning: one call compiles one kernel, the same everywhere, and dynamic lengths never start a search.
@@ -24,14 +24,16 @@ class Launch:
     BV: int
     num_warps: int
     num_stages: int
+    BK_whole: int | None = None
+    """Key rows where another axis is masked: small tiles only serve to skip locked rows."""
 
 
 DEFAULTS = {
     "solve": Launch(BK=64, BV=16, num_warps=4, num_stages=2),
-    "carry": Launch(BK=32, BV=32, num_warps=4, num_stages=2),
+    "carry": Launch(BK=32, BV=32, num_warps=4, num_stages=2, BK_whole=64),
     "output": Launch(BK=64, BV=64, num_warps=4, num_stages=2),
     "inner": Launch(BK=64, BV=64, num_warps=4, num_stages=2),
-    "carry_back": Launch(BK=32, BV=32, num_warps=4, num_stages=2),
+    "carry_back": Launch(BK=32, BV=32, num_warps=4, num_stages=2, BK_whole=64),
     "pairs": Launch(BK=16, BV=64, num_warps=4, num_stages=2),
     "gradients": Launch(BK=32, BV=64, num_warps=8, num_stages=2),
     "gates_forward": Launch(BK=16, BV=16, num_warps=4, num_stages=2),
@@ -44,10 +46,13 @@ DEFAULTS = {
 }
 
 TUNED: dict[tuple[int, str, int, int], Launch] = {
+    (80, "carry", 128, 128): Launch(BK=32, BV=32, num_warps=8, num_stages=2, BK_whole=64),
+    (80, "carry_back", 128, 128): Launch(BK=32, BV=16, num_warps=4, num_stages=2, BK_whole=64),
+    (80, "pairs", 128, 128): Launch(BK=16, BV=32, num_warps=4, num_stages=2),
     (80, "states_backward", 128, 128): Launch(BK=16, BV=16, num_warps=8, num_stages=2),
     (80, "inputs_backward", 128, 128): Launch(BK=32, BV=16, num_warps=8, num_stages=2),
 }
-"""(compute capability as 90, kernel, K, V) -> what is taken there instead. These two only keep the default from spilling."""
+"""(compute capability as 90, kernel, K, V) -> what is taken there instead. These only keep the default from spilling."""
 
 MAX_KEY_TILES = 4
 """Tiles of the state that a carry holds in registers; a longer key has larger tiles."""
@@ -58,17 +63,18 @@ def tile(n: int) -> int:
     return max(16, int(triton.next_power_of_2(n)))
 
 
-def launch(kernel: str, device: torch.device, K: int, V: int) -> Launch:
+def launch(kernel: str, device: torch.device, K: int, V: int, axis: str = "key") -> Launch:
     """Options for a call on this device."""
     major, minor = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
-    return launch_for(kernel, 10 * major + minor, K, V)
+    return launch_for(kernel, 10 * major + minor, K, V, axis)
 
 
-def launch_for(kernel: str, capability: int, K: int, V: int) -> Launch:
+def launch_for(kernel: str, capability: int, K: int, V: int, axis: str = "key") -> Launch:
     """Options for compute capability 90, say (0: the interpreter); tiles are never larger than the state."""
     key, value = tile(K), tile(V)
     found = TUNED.get((capability, kernel, key, value), DEFAULTS[kernel])
-    rows = max(found.BK, key // MAX_KEY_TILES)
+    rows = found.BK_whole if axis != "key" and found.BK_whole is not None else found.BK
+    rows = max(rows, key // MAX_KEY_TILES)
     return replace(found, BK=min(rows, key), BV=min(found.BV, value))
 
 
