@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from proteus_bench.leaderboard import Options, build_leaderboard, verify
-from proteus_bench.leaderboard.entry import block_of, cell_interval, entry_id, overall_block, parse_scores
+from proteus_bench.leaderboard.entry import block_of, cell_interval, entry_id, overall_block
+from proteus_bench.leaderboard.item_scores import parse_scores
 from proteus_bench.leaderboard.items import Book
 from proteus_bench.leaderboard.schema import ENTRY
 from proteus_bench.runner.items import plan_suite

@@ -78,6 +78,22 @@ class LengthScore(ScoreBlock):
     length: int
 
 
+class Effect(Strict):
+    """Recall of a set of facts alone less its recall beside the other set, paired by item; fractions.
+
+    name: retroactive (set B came after A) or proactive (set A stood before B). gap: percent of the window between them.
+    """
+
+    name: Literal["retroactive", "proactive"]
+    a: int
+    b: int
+    gap: int
+    length: int
+    diff: float = Field(ge=-1, le=1)
+    ci_low: float | None
+    ci_high: float | None
+
+
 class BoardRow(Strict):
     """An entry on a board. Places rank_best to rank_worst are left open by the comparisons; None: not ranked.
 
@@ -112,6 +128,7 @@ class BoardRow(Strict):
     weights: str
     overall: ScoreBlock
     lengths: list[LengthScore]
+    effects: list[Effect]
     cells: list[RowCell]
 
 

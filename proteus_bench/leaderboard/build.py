@@ -11,8 +11,10 @@ from typing import Any
 
 from proteus_bench.errors import InvalidFileError
 from proteus_bench.leaderboard.board_schema import BOARD, Leaderboard, Published
-from proteus_bench.leaderboard.entry import overall_block, parse_scores, read_entry
+from proteus_bench.leaderboard.effects import effects_of
+from proteus_bench.leaderboard.entry import overall_block, read_entry
 from proteus_bench.leaderboard.forms import read_as, rounded
+from proteus_bench.leaderboard.item_scores import parse_scores
 from proteus_bench.leaderboard.pairwise import Method, ranking
 from proteus_bench.leaderboard.schema import Entry, Retired
 from proteus_bench.score import SCORER_ID, SCORER_VERSION
@@ -221,7 +223,7 @@ def _row(entry: Entry, rank: Rank | None, against: dict[str, Any] | None, archiv
             "paired_cost": {"lines": {"__all__": {"seconds", "static_seconds"}}},
         },
     )
-    cells = [cell.model_dump(mode="json", exclude={"scores", "items_sha256"}) for cell in entry.cells]
+    cells = [cell.model_dump(mode="json", exclude={"scores", "items_sha256", "roles"}) for cell in entry.cells]
     ranked = entry.ranked and not archived
     return {
         **whole,
@@ -235,6 +237,7 @@ def _row(entry: Entry, rank: Rank | None, against: dict[str, Any] | None, archiv
         "against_static": against,
         "weights": digest(sorted(record.checkpoint_sha256 for record in entry.records))[:16],
         "lengths": _lengths(entry),
+        "effects": [effect.model_dump() for effect in effects_of(entry)],
         "cells": cells,
     }
 

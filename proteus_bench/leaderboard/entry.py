@@ -13,7 +13,8 @@ from proteus_bench.leaderboard.checks import Checked, predictions, timing_of
 from proteus_bench.leaderboard.cost import cost_reasons
 from proteus_bench.leaderboard.course import capacity_course
 from proteus_bench.leaderboard.forms import DECIMALS, check_as, read_as, rounded, shown
-from proteus_bench.leaderboard.items import Book, depths_of
+from proteus_bench.leaderboard.item_scores import item_text, parse_scores, role_scores
+from proteus_bench.leaderboard.items import Book, Facts, depths_of
 from proteus_bench.leaderboard.schema import (
     DEPTH_BINS,
     ENTRY,
@@ -125,10 +126,10 @@ def _cell(checked: Checked, numbers: Sequence[int], task: str, length: int, book
         if rows is None:
             raise InvalidFileError(f"{checked.run.records[i].label}: its seeds were not run on the same tasks and lengths")
         by_seed.append(rows)
-    matrix = [_item_means(rows) for rows in by_seed]
-    if len({len(row) for row in matrix}) != 1:
+    scores = [item_text(rows) for rows in by_seed]
+    if len({text.count(" ") for text in scores}) != 1:
         raise InvalidFileError(f"{task} at {length}: the seeds have different numbers of items")
-    scores = [" ".join(f"{value:.{DECIMALS}g}" for value in row) for row in matrix]
+    facts = [_facts(checked, i, task, length, book, tier) for i in numbers]
     logprobs = [row["logprob"] for rows in by_seed for row in rows]
     return EntryCell(
         **block_of(cell_interval(parse_scores(scores)), [parse_scores(scores)]),
@@ -136,28 +137,10 @@ def _cell(checked: Checked, numbers: Sequence[int], task: str, length: int, book
         length=length,
         logprob=None if None in logprobs else rounded(float(np.mean(logprobs))),
         items_sha256=items_digest(by_seed[0]),
-        depths=_depth_bins(checked, numbers, task, length, book, tier),
+        depths=depth_bins([pair for rows, held in zip(by_seed, facts, strict=True) for pair in depths_of(rows, held)]),
         scores=scores,
+        roles=role_scores(by_seed, facts[0]),
     )
-
-
-def _item_means(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Mean strict score of each item's questions, in index order."""
-    table: dict[int, list[float]] = {}
-    for row in rows:
-        table.setdefault(row["index"], []).append(row["strict"])
-    return [sum(table[index]) / len(table[index]) for index in sorted(table)]
-
-
-def parse_scores(scores: Sequence[str]) -> np.ndarray:
-    """``[seeds, items]`` from an entry's texts. ValueError for rows of different lengths or scores outside of [0, 1]."""
-    rows = [np.array(text.split(" "), dtype=np.float64) for text in scores]
-    if len({len(row) for row in rows}) != 1:
-        raise ValueError("the seeds have different numbers of items")
-    matrix = np.stack(rows)
-    if not ((matrix >= 0) & (matrix <= 1)).all():
-        raise ValueError("a score is not between 0 and 1")
-    return matrix
 
 
 def cell_interval(scores_SN: np.ndarray) -> Interval:
@@ -191,20 +174,16 @@ def overall_block(tasks: Sequence[np.ndarray], bootstrap: bool = True) -> dict[s
     return block_of(interval, tasks)
 
 
-def _depth_bins(
-    checked: Checked, numbers: Sequence[int], task: str, length: int, book: Book, tier: int
-) -> list[DepthBin]:
-    found: list[tuple[float, float]] = []
-    for i in numbers:
-        rows = checked.rows[i, task, length]
-        facts = None
-        if tier >= RANKING_TIER:  # the items were made then, and are at hand
-            suite = book.suite(checked.run.suite)
-            tokenizer = book.tokenizer(str(checked.run.records[i].identity["tokenizer_sha256"]))
-            if suite is not None and tokenizer is not None:
-                facts = book.facts(suite, tokenizer, task, length, len({row["index"] for row in rows}))
-        found += depths_of(rows, facts)
-    return depth_bins(found)
+def _facts(checked: Checked, number: int, task: str, length: int, book: Book, tier: int) -> list[Facts] | None:
+    """The items of a cell, which level 2 made again; None below it."""
+    if tier < RANKING_TIER:
+        return None
+    suite = book.suite(checked.run.suite)
+    tokenizer = book.tokenizer(str(checked.run.records[number].identity["tokenizer_sha256"]))
+    if suite is None or tokenizer is None:
+        return None
+    count = len({row["index"] for row in checked.rows[number, task, length]})
+    return book.facts(suite, tokenizer, task, length, count)
 
 
 def depth_bins(found: Sequence[tuple[float, float]]) -> list[DepthBin]:
@@ -305,8 +284,20 @@ def _score_reasons(entry: Entry, bootstrap: bool) -> Iterator[str]:
             yield f"{shown(cell.task)} at {cell.length}: {len(scores)} seeds where it has {len(entry.seeds)}"
             return
         where = f"{shown(cell.task)} at {cell.length}"
+        if cell.roles and not _roles_add_up(cell, scores):
+            yield f"{where}: the scores of its roles are not those of its items"
         yield from _block_reasons(where, cell, block_of(cell_interval(scores), [scores]), True)
     yield from _block_reasons("the mean", entry.overall, overall_block(tasks, bootstrap), bootstrap)
+
+
+def _roles_add_up(cell: EntryCell, scores: np.ndarray) -> bool:
+    """Whether the mean over roles, by questions asked, is the score of every item."""
+    parts = [parse_scores(role.scores) for role in cell.roles]
+    asked = [role.asked for role in cell.roles]
+    if any(part.shape != scores.shape for part in parts):
+        return False
+    mean = sum(n * part for n, part in zip(asked, parts, strict=True)) / sum(asked)
+    return bool(np.abs(mean - scores).max() < NEAR)
 
 
 def _block_reasons(where: str, held: ScoreBlock, again: Mapping[str, Any], bootstrap: bool) -> Iterator[str]:

@@ -136,11 +136,23 @@ class DepthBin(Strict):
     n: int = Field(ge=1)
 
 
+ItemScores = Annotated[str, Field(pattern=r"^[0-9.]+( [0-9.]+)*$")]
+
+
+class RoleScores(Strict):
+    """Questions about one role of a probe's facts. asked: questions of an item; scores: as in `EntryCell`."""
+
+    role: Text
+    asked: int = Field(ge=1)
+    scores: list[ItemScores] = Field(min_length=1)
+
+
 class EntryCell(ScoreBlock):
     """One task at one length. logprob: mean nats per gold answer, None when one was not finite.
 
     scores: one text a seed (in the order of the entry's seeds), with the score of every item in index order, parted by
-    spaces: what paired comparisons need. items_sha256: of the items, in the form in which a suite freezes them.
+    spaces: what paired comparisons need. items_sha256: of the items, in the form in which a suite freezes them. roles: the
+    same apart for each role of the asked facts, where the task has roles and the items were made again.
     """
 
     task: Text
@@ -148,7 +160,8 @@ class EntryCell(ScoreBlock):
     logprob: float | None
     items_sha256: str = Sha256
     depths: list[DepthBin]
-    scores: list[Annotated[str, Field(pattern=r"^[0-9.]+( [0-9.]+)*$")]] = Field(min_length=1)
+    scores: list[ItemScores] = Field(min_length=1)
+    roles: list[RoleScores] = Field(default_factory=list, max_length=16)
 
 
 class EntryRecord(Strict):

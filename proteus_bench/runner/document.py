@@ -11,7 +11,7 @@ from proteus_bench.runner.environment import environment
 from proteus_bench.runner.execute import Executed
 from proteus_bench.runner.plan import Plan
 from proteus_bench.runner.pool import Outcome
-from proteus_bench.runner.results import CellResult, Comparison, cell_result, compare
+from proteus_bench.runner.results import NOTHING_MEASURED, CellResult, Comparison, cell_result, compare
 from proteus_bench.score import SCORER_ID, SCORER_VERSION
 from proteus_bench.stats import holm_family
 from proteus_bench.store import CellKey, RunFolder, digest, read_log, write_bytes, write_json
@@ -109,37 +109,15 @@ def _record(
 def _cell_block(
     plan: Plan, folder: RunFolder, key: CellKey, result: CellResult | None, failure: Outcome | None
 ) -> dict[str, Any]:
-    interval = result.interval if result else None
     status = result.status if result else "partial"
     return {
         "task": key.task,
         "length": key.length,
         "status": "failed" if failure is not None else status,
-        "n": result.n if result else 0,
-        "rows": result.rows if result else 0,
-        "score": interval.mean if interval else None,
-        "ci_low": interval.lo if interval else None,
-        "ci_high": interval.hi if interval else None,
-        "ci_method": interval.method if interval else None,
-        "compat": result.compat if result else None,
-        "logprob": result.logprob if result else None,
         "error": failure.error[:2000] if failure is not None and failure.error else None,
-        "items_sha256": result.items_sha256 if result else None,
         "file": str(folder.cell_path(key).relative_to(folder.path)),
         "sha256": folder.file_hash(key),
-        **({} if result is None else _further(result)),
-    }
-
-
-def _further(result: CellResult) -> dict[str, Any]:
-    """Intervals of the other metrics, and the perplexity of running text."""
-    compat, logprob = result.compat_interval, result.logprob_interval
-    return {
-        "compat_ci_low": compat.lo,
-        "compat_ci_high": compat.hi,
-        "logprob_ci_low": logprob.lo if logprob else None,
-        "logprob_ci_high": logprob.hi if logprob else None,
-        **({} if result.perplexity is None else {"perplexity": result.perplexity.as_dict()}),
+        **(NOTHING_MEASURED if result is None else result.measured()),
     }
 
 

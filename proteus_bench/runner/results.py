@@ -57,6 +57,33 @@ class CellResult:
         """Mean log-probability."""
         return None if self.logprob_interval is None else self.logprob_interval.mean
 
+    def measured(self) -> dict[str, Any]:
+        """What run.json says of the cell, beside its place and status."""
+        compat, logprob = self.compat_interval, self.logprob_interval
+        return {
+            "n": self.n,
+            "rows": self.rows,
+            "score": self.interval.mean,
+            "ci_low": self.interval.lo,
+            "ci_high": self.interval.hi,
+            "ci_method": self.interval.method,
+            "compat": self.compat,
+            "compat_ci_low": compat.lo,
+            "compat_ci_high": compat.hi,
+            "logprob": self.logprob,
+            "logprob_ci_low": logprob.lo if logprob else None,
+            "logprob_ci_high": logprob.hi if logprob else None,
+            "items_sha256": self.items_sha256,
+            **({} if self.perplexity is None else {"perplexity": self.perplexity.as_dict()}),
+        }
+
+
+NOTHING_MEASURED: dict[str, Any] = {
+    "n": 0, "rows": 0, "score": None, "ci_low": None, "ci_high": None, "ci_method": None, "compat": None, "logprob": None,
+    "items_sha256": None,
+}  # fmt: skip
+"""`CellResult.measured` of a cell without a whole item."""
+
 
 @dataclass(frozen=True)
 class MethodScore:

@@ -13,6 +13,7 @@ from proteus_bench.leaderboard.schema import DEPTH_BINS
 from proteus_bench.probes.svg import Axis, Point, Series, dot_chart, line_chart, swatch
 from proteus_bench.site import plots
 from proteus_bench.site.cost_figures import cost_sections
+from proteus_bench.site.effect_figures import effect_figure
 from proteus_bench.site.page import clean, render, write
 
 SHOWN = 6
@@ -204,7 +205,7 @@ def _tier(row: BoardRow) -> str:
 
 
 def _figures(board: Board, rows: Sequence[BoardRow]) -> list[dict[str, Any]]:
-    found = [_by_task(rows), _depths(board, rows), _open_course(board, rows), _cost_figure(rows)]
+    found = [_by_task(rows), _depths(board, rows), effect_figure(rows), _open_course(board, rows), _cost_figure(rows)]
     return [figure for figure in found if figure is not None]
 
 

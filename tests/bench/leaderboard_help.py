@@ -69,11 +69,7 @@ class Forger:
         if not metrics:
             return
         again = cell_result(CellKey(label, task, cell["length"], seed), rows, complete=True)
-        cell.update(
-            score=again.interval.mean, ci_low=again.interval.lo, ci_high=again.interval.hi, ci_method=again.interval.method,
-            compat=again.compat, logprob=again.logprob, n=again.n, rows=again.rows, items_sha256=again.items_sha256,
-            status=again.status,
-        )  # fmt: skip
+        cell.update(again.measured(), status=again.status)
 
     def save(self) -> Path:
         """Write run.json, with the addresses of what is in it."""

@@ -12,7 +12,8 @@ import pytest
 from proteus_bench.errors import InvalidFileError, UsageError
 from proteus_bench.leaderboard import Options, add_runs, build_leaderboard, merge, retire, submit, verify
 from proteus_bench.leaderboard.board_schema import schema_texts
-from proteus_bench.leaderboard.entry import parse_scores, read_entry
+from proteus_bench.leaderboard.entry import read_entry
+from proteus_bench.leaderboard.item_scores import parse_scores
 from proteus_bench.leaderboard.schema import Statement
 
 ROOT = Path(__file__).resolve().parent.parent.parent

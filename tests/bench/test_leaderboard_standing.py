@@ -59,7 +59,8 @@ def test_an_edited_entry_is_refused(board: Path, check) -> None:  # type: ignore
 
 def test_an_entry_that_was_edited_to_add_up_is_refused(board: Path, check) -> None:  # type: ignore[no-untyped-def]
     from proteus_bench.leaderboard import build_leaderboard
-    from proteus_bench.leaderboard.entry import block_of, cell_interval, overall_block, parse_scores
+    from proteus_bench.leaderboard.entry import block_of, cell_interval, overall_block
+    from proteus_bench.leaderboard.item_scores import parse_scores
 
     path, entry = first_entry(board)
     cell = entry["cells"][0]

@@ -14,7 +14,8 @@ import pytest
 from proteus_bench.errors import InvalidFileError
 from proteus_bench.leaderboard import build_leaderboard
 from proteus_bench.leaderboard.board_schema import Leaderboard
-from proteus_bench.leaderboard.entry import block_of, cell_interval, entry_id, overall_block, parse_scores
+from proteus_bench.leaderboard.entry import block_of, cell_interval, entry_id, overall_block
+from proteus_bench.leaderboard.item_scores import parse_scores
 from proteus_bench.leaderboard.schema import ENTRY
 from proteus_bench.schedules import Capacity, Uniform
 from proteus_bench.site import board_page, run_page
