@@ -36,7 +36,7 @@ ALLOWED = {
     },
 }
 # Only when the function is called: a sub-command of the CLI, a tokenizer that the user names, and data sets from a hub.
-LAZY = {"proteus_tasks": {"typer", "tokenizers", "datasets", "huggingface_hub", "lm_eval"}}
+LAZY = {"proteus_tasks": {"typer", "tokenizers", "datasets", "huggingface_hub", "lm_eval"}, "proteus_models": {"datasets"}}
 # Training reads the texts and templates of the tasks; nothing else in models may.
 TRAINS = re.compile(r"(train\w*|build_tokenizer)\.py")
 # The optional extra `hf`: these files and no other.

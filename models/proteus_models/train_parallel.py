@@ -31,8 +31,14 @@ class Processes:
     def __init__(self) -> None:
         if os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no":
             raise EnvironmentFault("set `precision` in the recipe, and mixed_precision: no in accelerate's configuration")
-        self.accelerator = Accelerator()
+        # said aloud: of several processes on a machine without GPUs accelerate would otherwise see one
+        self.accelerator = Accelerator(cpu=not torch.accelerator.is_available())
         self.count, self.rank = self.accelerator.num_processes, self.accelerator.process_index
+        launched = int(os.environ.get("WORLD_SIZE", "1"))
+        if self.count != launched:  # each would train alone and write over the others
+            raise EnvironmentFault(
+                f"{launched} processes were launched and accelerate sees {self.count}: start them by `accelerate launch` or torchrun"
+            )
         self.device: torch.device = self.accelerator.device
         sharded = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and self.count > 1
         self.plan = FullyShardedDataParallelPlugin() if sharded else None

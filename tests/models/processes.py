@@ -14,7 +14,7 @@ FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 def start(command: Sequence[str], count: int, **more: str) -> list[subprocess.Popen[str]]:
     """`python command` in `count` processes that know each other; one process is started plainly."""
     base = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "FSDP"))}
-    base |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **more}
+    base |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1", **more}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
