@@ -36,11 +36,8 @@ from proteus_bench.grammar import ModelSpec
 
 # vLLM reads these while it starts; whoever set one means it.
 _ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-_ON_CPU = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-}
+_ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+_IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def open_vllm(spec: ModelSpec, seed: int, settings: Settings) -> Backend:
@@ -152,9 +149,9 @@ def _prepare(settings: Settings) -> str:
     device = str(current_platform.device_type)
     if settings.device not in ("auto", device):
         raise EnvironmentFault(f"this vLLM runs on {device or 'no device of this machine'}, not on {settings.device}")
-    if device == "cpu":
-        for name, value in _ON_CPU.items():
-            os.environ.setdefault(name, value)
+    here = device == "cpu" or multiprocessing.current_process().daemon  # a worker of a run may have no children
+    for name, value in ((_ON_CPU if device == "cpu" else {}) | (_IN_PROCESS if here else {})).items():
+        os.environ.setdefault(name, value)
     return device
 
 
