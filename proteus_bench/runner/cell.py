@@ -111,7 +111,7 @@ def _named_scorers(item: Any) -> dict[str, Any]:
 
 def _counted(item: Any) -> dict[str, int]:
     """Words and bytes of a text whose perplexity is asked, where its item counts them."""
-    return {key: item.meta[key] for key in ("words", "bytes") if key in item.meta}
+    return dict(item.meta.get("counted", {}))
 
 
 def _rows(

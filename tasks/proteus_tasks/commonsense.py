@@ -124,10 +124,10 @@ class CommonsenseTask(Family):
             meta |= {"choices": list(doc.choices), "answer": doc.answer}
             gold = doc.choices[doc.answer].strip() or after.strip()
         elif doc.kind == "word":
-            meta["words"] = 1
+            meta["counted"] = {"words": 1}
             gold = after.strip()
         else:
-            meta |= {"words": doc.words, "bytes": doc.bytes, "windowed": True}
+            meta |= {"counted": {"words": doc.words, "bytes": doc.bytes}, "windowed": True}
             gold = after
         reached = max(count(tokenizer, prompt + continuation) for prompt, continuation in doc.requests)
         return self.build(
