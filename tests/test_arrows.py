@@ -41,6 +41,8 @@ LAZY = {"proteus_tasks": {"typer", "tokenizers", "datasets", "huggingface_hub", 
 TRAINS = re.compile(r"(train\w*|build_tokenizer)\.py")
 # The optional extra `hf`: these files and no other.
 TRANSFORMERS = re.compile(r"hf\w*\.py")
+# Imported by vLLM alone, through its entry point.
+VLLM = re.compile(r"vllm_\w+\.py")
 # The optional extra `gpu`: this folder and no other; nothing outside imports it but by a name made at run time.
 TRITON = ROOTS["proteus_kernels"] / "triton"
 
@@ -84,6 +86,8 @@ def test_packages_import_only_along_the_arrows(package):
             allowed = allowed | {"proteus_tasks"}
         if package == "proteus_models" and TRANSFORMERS.fullmatch(path.name):
             allowed = allowed | {"transformers"}
+        if package == "proteus_models" and VLLM.fullmatch(path.name):
+            allowed = allowed | {"transformers", "vllm"}
         if TRITON in path.parents:
             allowed = allowed | {"triton"}
         for module, lazy in imports(path):

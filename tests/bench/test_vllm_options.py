@@ -45,7 +45,8 @@ def test_workers_take_turns_on_the_visible_gpus() -> None:
 
 def test_without_vllm_a_folder_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 128}')
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, find=importlib.util.find_spec: None if name == "vllm" else find(name))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))
     with pytest.raises(EnvironmentFault, match=r"pip install 'proteus-bench\[vllm\]'"):
         open_backend(parse(f"vllm:{tmp_path}"), 0)
 
