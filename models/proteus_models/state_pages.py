@@ -21,6 +21,8 @@ from torch import Tensor
 
 from proteus_models.decoder import DecoderLM, DecoderState, leaves, map_tensors, mixer_class
 
+Numbers = tuple[tuple[int, ...], ...]  # the whole numbers of one sequence's state, layer by layer
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -58,9 +60,9 @@ class StatePages:
             for page, layer in zip(pages, self.model.init_state(1).layers, strict=True):
                 page[fresh] = pack(layer)
         h_ND = self.model.embed.weight.new_zeros(len(ids_N), self.model.config.d_model)
-        for group in self._groups(rows, pages):
+        for numbers, group in self._groups(rows, pages):
             slots, length = [row.slot for row in group], group[0].length
-            layers = tuple(unpack(page[slots], self.like) for page in pages)
+            layers = tuple(unpack(page[slots], self.like, own) for page, own in zip(pages, numbers, strict=True))
             places = torch.tensor([row.start for row in group], device=ids_N.device)[:, None]
             places = places + torch.arange(length, device=ids_N.device)
             state = DecoderState(layers=layers, position=group[0].position)
@@ -70,14 +72,14 @@ class StatePages:
                 page[slots] = pack(layer)
         return h_ND
 
-    def _groups(self, rows: Sequence[Row], pages: Sequence[Tensor]) -> list[list[Row]]:
-        """Rows that the model can take as one batch. Single tokens at different positions are alike when as much is
-        open and the states' whole numbers agree; longer pieces only at one position."""
+    def _groups(self, rows: Sequence[Row], pages: Sequence[Tensor]) -> list[tuple[Numbers, list[Row]]]:
+        """Rows that the model can take as one batch, with the whole numbers that their states share. Single tokens at
+        different positions are alike when as much is open and the numbers agree; longer pieces only at one position."""
         groups: dict[Any, list[Row]] = defaultdict(list)
         for row, numbers in zip(rows, whole_numbers([page[[r.slot for r in rows]] for page in pages], self.like), strict=True):
             at = row.position if row.length > 1 else tuple(self.model.active(row.position, 1) or ())
             groups[row.length, at, numbers].append(row)
-        return list(groups.values())
+        return [(numbers, group) for (_, _, numbers), group in groups.items()]
 
 
 def pack(state: Any) -> Tensor:
@@ -88,20 +90,19 @@ def pack(state: Any) -> Tensor:
     return torch.cat([*(x.flatten(1).float() for x in tensors), numbers.expand(batch, -1)], 1)
 
 
-def unpack(rows_BW: Tensor, like: Any) -> Any:
-    """The state that `pack` took apart; `like` has its structure and shapes. All rows have the first row's numbers."""
-    parts = iter(rows_BW.split([*(x[0].numel() for x in leaves(like)), len(_numbers(like))], 1))
-    state = map_tensors(like, lambda x: next(parts).reshape(-1, *x.shape[1:]))
-    numbers = iter(next(parts)[0].contiguous().view(torch.int32).tolist())
-    return map_tensors(state, lambda x: x, lambda _: next(numbers))
+def unpack(rows_BW: Tensor, like: Any, numbers: Sequence[int]) -> Any:
+    """The state that `pack` took apart; `like` has its structure and shapes, all rows have these whole numbers."""
+    parts, left = iter(rows_BW.split([*(x[0].numel() for x in leaves(like)), len(numbers)], 1)), iter(numbers)
+    return map_tensors(like, lambda x: next(parts).reshape(-1, *x.shape[1:]), lambda _: next(left))
 
 
-def whole_numbers(layers: Sequence[Tensor], like: Any) -> list[tuple[int, ...]]:
-    """The whole numbers of all layers, one tuple a row of [B, width]."""
+def whole_numbers(layers: Sequence[Tensor], like: Any) -> list[Numbers]:
+    """The whole numbers of every row of [B, width]: a tuple a row, in it a tuple a layer. They are read from the device once."""
     n = len(_numbers(like))
     if n == 0:
-        return [()] * len(layers[0])
-    return list(map(tuple, torch.cat([rows[:, -n:] for rows in layers], 1).view(torch.int32).tolist()))
+        return [((),) * len(layers)] * len(layers[0])
+    found_BLN = torch.stack([rows[:, -n:] for rows in layers], 1).view(torch.int32).tolist()
+    return [tuple(map(tuple, row)) for row in found_BLN]
 
 
 def _numbers(state: Any) -> list[int]:

@@ -78,8 +78,9 @@ def test_a_page_holds_tensors_and_whole_numbers_bit_by_bit() -> None:
     model = decoder("titans-mac", "key")
     state = model.hidden(tokens(2, 21))[1].layers[0]
     page = pack(state)
-    assert torch.equal(pack(unpack(page, StatePages(model).like)), page)
-    assert whole_numbers([page], state) == [(21 % 4, 21, 21)] * 2  # place in the inner chunk, ends of the two windows
+    numbers = whole_numbers([page, page], state)
+    assert numbers == [((21 % 4, 21, 21),) * 2] * 2  # place in the inner chunk, ends of the two windows
+    assert torch.equal(pack(unpack(page, StatePages(model).like, numbers[0][1])), page)
 
 
 @torch.inference_mode()
