@@ -11,14 +11,17 @@ from collections.abc import Sequence
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 
 
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
 def start(command: Sequence[str], count: int, **more: str) -> list[subprocess.Popen[str]]:
     """`python command` in `count` processes that know each other; one process is started plainly."""
     base = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "FSDP"))}
     base |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1", **more}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    world = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     started = []
     for rank in range(count):
         ranks = {} if count == 1 else {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
