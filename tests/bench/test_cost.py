@@ -239,6 +239,15 @@ def test_a_repeated_command_measures_nothing_again_and_a_changed_one_what_is_mis
     assert re.search(r"titans\+proteus: .* in time against its static twin", more.stdout)
 
 
+def test_the_control_has_two_static_twins(cli: Cli, tmp_path: Path) -> None:
+    name = "titans+proteus(gate=none,weights=proteus)"
+    done = cli("cost", name, "--lengths", "256", "--measures", "prefill", "--pairs", "21", "--out", "c/cost.json", "--json")
+    (made,) = json.loads(done.stdout)["costs"]
+    (line,) = made["lines"]
+    assert made["label"] == name and made["capacity"]["gate"] == "none" and made["memory"] == "no_extra"
+    assert line["peak_bytes"] == line["static_peak_bytes"]
+
+
 def test_a_plan_measures_nothing(cli: Cli, tmp_path: Path) -> None:
     ask = (*COMMAND, "c/cost.json", "--lengths", "256,300", "--dry-run")
     done = cli(*ask, "--json")
