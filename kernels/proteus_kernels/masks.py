@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 from torch import Tensor
@@ -54,10 +55,10 @@ def segments(active: Sequence[int] | None, length: int, dim: int) -> Iterator[tu
     if len(active) != length:
         raise ValueError(f"active has {len(active)} entries for {length} positions")
     start = 0
-    for t in range(1, length + 1):
-        if t == length or active[t] != active[start]:
-            yield start, t, int(active[start])
-            start = t
+    for n, run in groupby(active):
+        stop = start + len(list(run))
+        yield start, stop, int(n)
+        start = stop
 
 
 def cut_time(spans: Sequence[tuple[int, ...]], *tensors: Tensor) -> Iterator[Any]:

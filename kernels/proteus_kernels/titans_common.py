@@ -31,6 +31,8 @@ class TitansState:
     momentum: tuple[Tensor, ...]
     anchor: tuple[Tensor, ...]
     offset: int = 0
+    constant: bool = False
+    """Nobody wants the gradient of what is locked here, though the open part may have one."""
 
     @staticmethod
     def start(weights: tuple[Tensor, ...]) -> TitansState:

@@ -65,7 +65,7 @@ class SWLAMixer(MatrixMixer):
             return None
         ahead = self.config.taps - 1
         longer = [*active, *[self.config.axis_dim()] * ahead]
-        return [max(longer[t : t + ahead + 1]) for t in range(len(active))]
+        return list(map(max, *(longer[i : i + len(active)] for i in range(ahead + 1)), active))
 
     def _renormalised(
         self, q_BTHK: Tensor, weights_BTHC: Tensor, keys: Tensor, active: list[int]

@@ -95,4 +95,4 @@ def primed(mixer: HybridMixer, batch: int) -> tuple[LMMState, Tensor | None]:
         first = schedule.start().k if isinstance(schedule, DataDependent) else schedule.active_blocks(1)
         active = [capacity.active_coords(first, mixer.config.axis_dim())] * mixer.config.persistent
     m, state = mixer.lmm(mixer.prefix.expand(batch, -1, -1), state, active)
-    return (state[0], replace(state[1], offset=0)), m
+    return (state[0], replace(state[1], offset=0, constant=capacity.m0 == "zero")), m

@@ -11,6 +11,7 @@ from test_backbones import GATED, _everything, build, config, failed
 from torch.utils.flop_counter import FlopCounterMode
 
 from proteus_bench.schedules import Capacity, Reverse, Uniform
+from proteus_kernels import pieces
 from proteus_models import narrow
 from proteus_models.decoder import MIXERS
 from proteus_models.layers import skipped
@@ -42,6 +43,23 @@ def test_every_check_passes(monkeypatch: pytest.MonkeyPatch, mixer: str, axis: s
     monkeypatch.setattr(narrow, "WORK", 1)
     after = axis == "key" and mixer != "retnet"
     assert failed(build(config(mixer, axis, key_norm="after_mask" if after else "before_mask"))) == set()
+
+
+@pytest.mark.parametrize("least", [1, 12])
+@pytest.mark.parametrize("axis", ["key", "value"])
+@pytest.mark.parametrize("mixer", ["titans-mag", "titans-mal", "titans", "gdn"])
+def test_shared_pieces_behind_a_start_that_learns_are_the_definition(
+    monkeypatch: pytest.MonkeyPatch, mixer: str, axis: str, least: int
+) -> None:
+    """Persistent tokens open the first block before the sequence: the state wants a gradient, its locked part does not."""
+    monkeypatch.setattr(pieces, "LEAST", (least, least))
+    model, ids = build(config(mixer, axis)).double(), torch.arange(27)[None]
+    grads = [
+        torch.autograd.grad(model(ids, form=form).square().mean(), [*model.parameters()], allow_unused=True, materialize_grads=True)
+        for form in ("chunk", "recurrent")
+    ]
+    for fast, slow in zip(*grads, strict=True):
+        assert float((fast - slow).norm(torch.inf)) <= 1e-10 * max(1e-6, float(slow.norm(torch.inf)))
 
 
 def _products(mixer: str, axis: str, schedule: bool, **choices: Any) -> int:
