@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 from proteus_bench.errors import EnvironmentFault, UsageError, unknown
@@ -30,10 +29,13 @@ class Refused(EnvironmentFault):
 
 
 class Completions:
-    """``address`` ends where `/completions` begins. ``key``: sent as a bearer token. ``pause``: sleeps some seconds."""
+    """``address`` ends where `/completions` begins. ``key``: sent as a bearer token. Any number of threads may ask.
 
-    def __init__(self, address: str, key: str | None = None, pause: Callable[[float], None] = time.sleep) -> None:
-        self.address, self.pause = address.rstrip("/"), pause
+    ``stopped``: while it is set, nothing is tried again.
+    """
+
+    def __init__(self, address: str, key: str | None = None) -> None:
+        self.address, self.stopped = address.rstrip("/"), threading.Event()
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def model(self, wanted: str | None) -> dict[str, Any]:
@@ -41,14 +43,15 @@ class Completions:
         found = self._ask("/models", None, tries=4).get("data")
         if not isinstance(found, list) or not all(isinstance(m, dict) and isinstance(m.get("id"), str) for m in found):
             raise EnvironmentFault(f"{self.address}/models does not answer as an OpenAI-compatible server does")
-        named = {model["id"]: model for model in found if not model.get("parent")}
+        named = {model["id"]: model for model in found}
         if wanted is not None:
             if wanted not in named:
                 raise unknown(f"model of {self.address}", wanted, named)
             return dict(named[wanted])
-        if len(named) != 1:
+        whole = [model for model in found if not model.get("parent")]  # an adapter has a parent
+        if len(whole) != 1:
             raise UsageError(f"{self.address} serves {', '.join(named) or 'no model'}: name one, ADDRESS#MODEL")
-        return dict(next(iter(named.values())))
+        return dict(whole[0])
 
     def complete(self, **fields: Any) -> dict[str, Any]:
         """The one choice of a greedy completion."""
@@ -61,8 +64,8 @@ class Completions:
     def _ask(self, path: str, body: dict[str, Any] | None, tries: int) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode("utf-8")
         for turn in range(tries):
-            if turn:
-                self.pause(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (turn - 1)))
+            if turn and self.stopped.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (turn - 1))):
+                break
             try:
                 return self._once(path, data)
             except Refused:

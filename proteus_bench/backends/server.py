@@ -31,7 +31,8 @@ from proteus_bench.errors import EnvironmentFault, UsageError
 from proteus_bench.grammar import ModelSpec
 from proteus_bench.store.canonical import digest
 
-KEY_VARIABLE = "OPENAI_API_KEY"
+KEYS = {"vllm": "VLLM_API_KEY", "openai": "OPENAI_API_KEY"}
+"""Variables whose value is sent as a bearer token, by source."""
 AT_ONCE = 16
 """Requests on their way at the same time; the server batches them."""
 _SAID = ("id", "root", "owned_by", "max_model_len")  # what a server says about a model and would say again tomorrow
@@ -46,7 +47,7 @@ class ServerBackend(ServedBackend):
         address, _, wanted = spec.name.partition("#")
         if not address.startswith(("http://", "https://")):
             raise UsageError(f"{spec}: an address begins with http:// or https://")
-        self.client = Completions(address, os.environ.get(KEY_VARIABLE))
+        self.client = Completions(address, os.environ.get(KEYS[spec.source]))
         said = {key: value for key, value in self.client.model(wanted or None).items() if key in _SAID}
         root = _folder(said.get("root"))
         config = folder_config(root) if root else {}
@@ -55,9 +56,10 @@ class ServerBackend(ServedBackend):
         train_length = train_length_of(shown, settings, str(spec))
         if config.get("model_type") == OWN:
             import proteus_models.hf  # noqa: F401  makes transformers know the type
-        folder = _folder(settings.tokenizer) or root
+        folder = root if settings.tokenizer is None else _folder(settings.tokenizer)
         if folder is None:
-            raise UsageError(f"{spec}: the server's model is no folder of this machine: give --tokenizer FOLDER")
+            named = settings.tokenizer or f"what {address} serves"
+            raise UsageError(f"{named} is no folder of this machine with a tokenizer: give --tokenizer FOLDER")
         self._tokenizer = HFTokenizer(folder, chat=settings.chat)
         self._ends = self._tokenizer.end_ids | end_ids(folder, config)
         self.model, self._is_vllm = str(said["id"]), spec.source == "vllm"
@@ -78,11 +80,13 @@ class ServerBackend(ServedBackend):
         return self._all(self._gold, prompts)
 
     def _all(self, work: Callable[[Prompt], Any], prompts: Sequence[Prompt]) -> list[Any]:
+        self.client.stopped.clear()
         with ThreadPoolExecutor(AT_ONCE) as threads:
             jobs = [threads.submit(work, prompt) for prompt in prompts]
             try:
                 return [job.result() for job in jobs]
-            except BaseException:
+            except BaseException:  # Ctrl-C too: what is on its way ends, nothing else begins
+                self.client.stopped.set()
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
@@ -108,8 +112,8 @@ class ServerBackend(ServedBackend):
     def _echo(self, ids: list[int]) -> list[tuple[float, bool]] | None:
         """(log-probability, whether it is the likeliest) of every token of a prompt; 0.0 of the first. None: not told."""
         choice = self.client.complete(model=self.model, prompt=ids, max_tokens=1, echo=True, logprobs=1)
-        told = choice.get("logprobs") or {}
-        logprobs, tops = told.get("token_logprobs"), told.get("top_logprobs")
+        told = choice.get("logprobs")
+        logprobs, tops = (told.get(key) if isinstance(told, dict) else None for key in ("token_logprobs", "top_logprobs"))
         if not isinstance(logprobs, list) or not len(ids) <= len(logprobs) <= len(ids) + 1:
             return None
         if any(not isinstance(value, int | float) for value in logprobs[1 : len(ids)]):
