@@ -51,7 +51,6 @@ def test_help_is_fast_and_loads_nothing_heavy(environment) -> None:  # type: ign
         (["--model", "titans", "--limti", "3"], 2, ["--limit"]),
         (["--model", "titans", "--executor", "ray"], 2, ["executor", "local"]),
         (["--model", "hf:./ckpt"], 2, ["no folder with a config.json"]),
-        (["--model", "vllm:./ckpt"], 4, ["the vllm back end is not part of this version"]),
         (["--model", "titans", "--chat"], 2, ["without a chat template"]),
         (["--model", "titans", "--dtype", "bfloat16"], 2, ["float32"]),
     ],
