@@ -37,13 +37,15 @@ class Processes:
         launched = int(os.environ.get("WORLD_SIZE", "1"))
         if self.count != launched:  # each would train alone and write over the others
             raise EnvironmentFault(
-                f"{launched} processes were launched and accelerate sees {self.count}: start them by `accelerate launch` or torchrun"
+                f"{launched} processes were launched and accelerate sees {self.count}: start them by accelerate or torchrun"
             )
         self.device: torch.device = self.accelerator.device
         sharded = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and self.count > 1
         self.plan = FullyShardedDataParallelPlugin() if sharded else None
         if self.plan is not None and self.plan.fsdp_version != 2:
             raise EnvironmentFault("training shards by FSDP2: set fsdp_version: 2 in accelerate's configuration")
+        if self.plan is not None and os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true":
+            raise EnvironmentFault("training keeps its shards on the device: set fsdp_offload_params: false")
 
     @property
     def is_main(self) -> bool:
@@ -73,10 +75,9 @@ class Processes:
         # a block returns views of its inputs as its state; nobody writes to them
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         mesh = init_device_mesh(self.device.type, (self.count,))
-        options: dict[str, Any] = {"mesh": mesh, "offload_policy": self.plan.cpu_offload}
         for block in model.stack:
-            fully_shard(block, reshard_after_forward=self.plan.reshard_after_forward, **options)
-        fully_shard(objective, **options)
+            fully_shard(block, mesh=mesh, reshard_after_forward=bool(self.plan.reshard_after_forward))
+        fully_shard(objective, mesh=mesh)
 
     def parts(self, rows: Rows, at_a_time: int) -> list[Rows]:
         """This process's rows of a step, `at_a_time` in each part (0: all). UsageError when they cannot be shared equally."""

@@ -74,12 +74,12 @@ def train_job(jobs: Sequence[Any], save_every: float, job: Any) -> None:
         _enter(held, FolderLock(job.work))
         job.take_over(jobs)
         grid.train_recipe(
-            job.recipe, job.seed, job.zoo / ".work", zoo=job.zoo, only=job.branches, report=Progress(job.label),
+            job.recipe, job.seed, job.zoo / ".work", zoo=job.zoo, only=job.branches, report=Lines(job.label),
             save_every=save_every,
         )  # fmt: skip
 
 
-class Progress:
+class Lines:
     """A line when a phase begins, one every `EVERY_SECONDS`, and one when it ends."""
 
     def __init__(self, label: str) -> None:

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-
 
 def free_port() -> str:
     with socket.socket() as free:

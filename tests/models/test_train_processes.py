@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import FSDP2, finish, start
+from processes import finish, start
 from safetensors.torch import load_file
 
 from proteus_bench.errors import InvalidFileError, UsageError
@@ -23,19 +23,22 @@ CASES: dict[str, dict[str, Any]] = {
     "gdn-documents": {"mixer": "gdn", "documents": True, "micro_rows": 1},
     "hope": {"mixer": "hope-attention"},
 }
-PLANS: dict[str, dict[str, str]] = {"ddp": {}, "fsdp": FSDP2}
+PLANS = {"ddp": False, "fsdp": True}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders one/<case>, ddp/<case> and fsdp/<case>; all five processes run at once."""
+    """Folders one/<case>, ddp/<case> and fsdp/<case>; the two processes of both plans are the same."""
     root = tmp_path_factory.mktemp("trained")
 
-    def cases(plan: str) -> str:
-        return json.dumps([{"folder": str(root / plan / name), **case} for name, case in CASES.items()])
+    def cases(plan: str) -> list[dict[str, Any]]:
+        own = {"sharded": PLANS.get(plan, False)}
+        return [{"folder": str(root / plan / name), **case, **own} for name, case in CASES.items()]
 
-    launches = [start([WORKER, cases("one")], 1)]
-    launches += [start([WORKER, cases(plan)], 2, **settings) for plan, settings in PLANS.items()]
+    launches = [
+        start([WORKER, json.dumps(cases("one"))], 1),
+        start([WORKER, json.dumps([case for plan in PLANS for case in cases(plan)])], 2),
+    ]
     for launch in launches:
         finish(launch)
     return root
@@ -60,8 +63,8 @@ def test_two_processes_equal_one_after_50_steps(trained: Path, plan: str, case: 
 
 
 def test_two_sharded_processes_are_killed_and_one_goes_on(trained: Path, tmp_path: Path) -> None:
-    case = json.dumps([{"folder": str(tmp_path), **CASES["gdn-documents"]}])
-    launch = start([WORKER, case], 2, SAVE_EVERY="0", **FSDP2)
+    case = {"folder": str(tmp_path), **CASES["gdn-documents"]}
+    launch = start([WORKER, json.dumps([{**case, "sharded": True}])], 2, SAVE_EVERY="0")
     deadline = time.monotonic() + 120
     while (p := read_progress(tmp_path)) is None or p.step < 10:
         assert time.monotonic() < deadline and all(process.poll() is None for process in launch)
@@ -72,7 +75,7 @@ def test_two_sharded_processes_are_killed_and_one_goes_on(trained: Path, tmp_pat
         process.communicate()
     stopped = read_progress(tmp_path)
     assert stopped is not None and 10 <= stopped.step < 50
-    finish(start([WORKER, case], 1))
+    finish(start([WORKER, json.dumps([case])], 1))
     one, two = (read(folder)[0] for folder in (trained / "one" / "gdn-documents", tmp_path))
     assert max(float((one[name] - two[name]).abs().max()) for name in one if name.startswith("model.")) <= 1e-5
 

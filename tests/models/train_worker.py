@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from proteus_bench.schedules import Capacity, Uniform
+from proteus_bench.errors import UsageError
+from proteus_bench.schedules import Capacity, Surprise, Uniform
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 from proteus_models.recipe import Phase, Stage
@@ -90,9 +91,27 @@ def train(
     return trainer
 
 
+def refusals(folder: Path) -> None:
+    """What cannot be sharded is refused, by every process and before anything is trained."""
+    capacity = Capacity(schedule=Surprise(blocks=4, span=LENGTH), axis="value")
+    looks = DecoderLM(ModelConfig(mixer="gdn", vocab_size=VOCAB, train_length=LENGTH, capacity=capacity, d_model=8))
+    cases = (("looks at the data", looks, Phase(stages=())), ("muon_lr", model("gdn")[0], Phase(stages=(), muon_lr=0.01)))
+    for message, made, phase in cases:
+        try:
+            PhaseTrainer(made, phase, Rules(False), folder, label="t")
+        except UsageError as error:
+            assert message in str(error)
+        else:
+            raise AssertionError(f"not refused: {message}")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in json.loads(sys.argv[1]):
+        sharded = case.pop("sharded", False)
+        os.environ.update(ACCELERATE_USE_FSDP=str(sharded).lower(), FSDP_VERSION="2")
+        if sharded:
+            refusals(Path())
         train(Path(case.pop("folder")), **case)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
