@@ -96,8 +96,12 @@ def main() -> int:
     if args.worker:
         json.dump(compile_all(args.arch[0], tuple(args.sizes), args.first), sys.stdout)
         return 0
-    with ThreadPoolExecutor(2) as pool:
-        rows = [r for rows in pool.map(lambda a: in_own_process(a, args.sizes, args.first), args.arch) for r in rows]
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            rows = [r for rows in pool.map(lambda a: in_own_process(a, args.sizes, args.first), args.arch) for r in rows]
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
     import triton
 
     print(table(rows, triton.__version__), end="")

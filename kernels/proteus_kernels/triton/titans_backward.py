@@ -13,8 +13,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from proteus_kernels.triton.tiles import near_tile, open_part, positions, scores, state_at, store_tile
-from proteus_kernels.triton.titans_forward import first_open, near_state, save_state
+from proteus_kernels.triton.tiles import (
+    load_state,
+    near_tile,
+    open_part,
+    positions,
+    scores,
+    state_at,
+    store_state,
+    store_tile,
+)
+from proteus_kernels.triton.titans_forward import first_open
 from proteus_kernels.triton.titans_gates import load_ends, load_gate, mixing
 
 
@@ -47,8 +56,8 @@ def piece_backward(
 ):  # fmt: skip
     """Gradients of M, S and A before piece p, from those after it."""
     open_rows, open_columns = (i < n_rows)[:, None], (j < n_cols)[None, :]
-    save_state(ends_m, dm, p, h, H, K, V, i, j, n_rows)
-    save_state(ends_s, ds, p, h, H, K, V, i, j, n_rows)
+    store_state(ends_m, p, h, H, K, V, i, n_rows, j, n_cols, dm)
+    store_state(ends_s, p, h, H, K, V, i, n_rows, j, n_cols, ds)
     at, exists = positions(start, length, h, H, C)
     keys = near_tile(k, at, exists, K, i, n_rows, DOT)
     plane, gates = H * N, rows + h * N
@@ -149,18 +158,14 @@ def inputs_backward(
             to_s = tl.zeros((C, BK), tl.float32)
             for left in range(0, n_cols, BV):
                 j = left + tl.arange(0, BV)
-                m = near_state(starts_m, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
-                s = near_state(starts_s, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+                m = load_state(starts_m, p, h, H, K, V, i, n_rows, j, n_cols, DOT)
+                s = load_state(starts_s, p, h, H, K, V, i, n_rows, j, n_cols, DOT)
                 a = m
                 if SPLIT:
-                    a = near_state(starts_a, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
-                dm = near_state(ends_m, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
-                ds = near_state(ends_s, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+                    a = load_state(starts_a, p, h, H, K, V, i, n_rows, j, n_cols, DOT)
+                dm = load_state(ends_m, p, h, H, K, V, i, n_rows, j, n_cols, DOT)
+                ds = load_state(ends_s, p, h, H, K, V, i, n_rows, j, n_cols, DOT)
                 d_out = near_tile(d_y, at, exists, V, j, n_cols, DOT)
-                if AXIS == "value":  # a tile that is partly open holds the locked part of the states too
-                    d_out = tl.where((j < n_cols)[None, :], d_out, 0.0)
-                    dm = tl.where((j < n_cols)[None, :], dm, 0.0)
-                    ds = tl.where((j < n_cols)[None, :], ds, 0.0)
                 end_b += tl.sum(m.to(tl.float32) * dm.to(tl.float32), 1)
                 end_f += tl.sum(s.to(tl.float32) * dm.to(tl.float32), 1)
                 end_m += tl.sum(s.to(tl.float32) * ds.to(tl.float32), 1)

@@ -33,11 +33,11 @@ def aot_cases(sizes: tuple[int, ...] = (64, 128), capability: int = 90) -> list[
 
 def _cases(kernel: Any, size: int, capability: int) -> Iterator[Case]:
     names = kernel.arg_names
-    options = launch_for(kernel.fn.__name__, capability, size, size)
     kinds = {n: kind for kind, group in KINDS.items() for n in group}
     for axis, split in (("key", False), ("key", True), ("value", False)):
         if (split and "SPLIT" not in names) or (axis == "value" and "AXIS" not in names):
             continue  # the same program as before
+        options = launch_for(kernel.fn.__name__, capability, size, size)
         constants = {
             "H": HEADS, "K": size, "V": size, "KB": size, "BK": options.BK, "BV": options.BV, "C": CHUNK,
             "AXIS": axis, "SPLIT": split, "DOT": tl.bfloat16, "PREC": "tf32",

@@ -8,7 +8,7 @@ of that tile in float32 and stops at every piece (`titans_gates`: b, f, m, G, N;
 
 A is M at the start of the inner chunk: M itself, unless an unlock cuts the inner chunk (SPLIT carries A along).
 Locked key rows are beyond the row tile KB or masked in it; a tile of columns and a head begin when they open.
-A load ends at the 16th coordinate after the last open one (`near_tile`), so it stays wide; states are masked exactly.
+Loads and saved states run to the end of a group of 16 coordinates (`near_tile`); what is carried is masked exactly.
 """
 
 from __future__ import annotations
@@ -16,23 +16,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from proteus_kernels.triton.tiles import near_tile, open_part, positions, scores, state_at, store_tile
+from proteus_kernels.triton.tiles import (
+    load_state,
+    near_tile,
+    open_part,
+    positions,
+    scores,
+    state_at,
+    store_state,
+    store_tile,
+)
 from proteus_kernels.triton.titans_gates import load_ends, load_gate, mixing
-
-
-@triton.jit
-def near_state(x, p, h, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, rows, columns, n_rows, n_columns, DOT: tl.constexpr):
-    """Rows below n_rows of what piece p has in x [pieces, H, K, V]; columns as in `near_tile`."""
-    near = (n_columns + 15) // 16 * 16
-    mask = (rows < n_rows)[:, None] & (columns < near)[None, :] & (columns < V)[None, :]
-    return tl.load(state_at(x, p, h, H, K, V, rows, columns), mask=mask, other=0.0).to(DOT)
-
-
-@triton.jit
-def save_state(x, value, p, h, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, rows, columns, n_rows):
-    """The counterpart; the columns are those of an open tile."""
-    mask = (rows < n_rows)[:, None] & (columns < V)[None, :]
-    tl.store(state_at(x, p, h, H, K, V, rows, columns), value.to(x.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -53,13 +47,13 @@ def piece_forward(
 ):  # fmt: skip
     """M and S after piece p, from M, S and (SPLIT) A before it."""
     open_rows, open_columns = (i < n_rows)[:, None], (j < n_cols)[None, :]
-    save_state(starts_m, m, p, h, H, K, V, i, j, n_rows)
-    save_state(starts_s, s, p, h, H, K, V, i, j, n_rows)
+    store_state(starts_m, p, h, H, K, V, i, n_rows, j, n_cols, m)
+    store_state(starts_s, p, h, H, K, V, i, n_rows, j, n_cols, s)
     at, exists = positions(start, length, h, H, C)
     keys = near_tile(k, at, exists, K, i, n_rows, DOT)
     e = -near_tile(v, at, exists, V, j, n_cols, tl.float32)
     if SPLIT:
-        save_state(starts_a, a, p, h, H, K, V, i, j, n_rows)
+        store_state(starts_a, p, h, H, K, V, i, n_rows, j, n_cols, a)
         e = tl.dot(keys, tl.where(open_rows, a, 0.0).to(DOT), e, input_precision=PREC)
     else:
         e = tl.dot(keys, tl.where(open_rows, m, 0.0).to(DOT), e, input_precision=PREC)
@@ -130,8 +124,8 @@ def outputs_forward(
         for begin in range(0, n_rows, BK):
             i = begin + tl.arange(0, BK)
             queries = near_tile(q, at, exists, K, i, n_rows, DOT)
-            m = near_state(starts_m, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
-            s = near_state(starts_s, p, h, H, K, V, i, j, n_rows, n_cols, DOT)
+            m = load_state(starts_m, p, h, H, K, V, i, n_rows, j, n_cols, DOT)
+            s = load_state(starts_s, p, h, H, K, V, i, n_rows, j, n_cols, DOT)
             out = tl.dot(queries, m, out, input_precision=PREC)
             from_s = tl.dot(queries, s, from_s, input_precision=PREC)
         gates, plane = h * N, H * N
