@@ -10,7 +10,6 @@ from proteus_bench import __version__
 from proteus_bench.leaderboard.cost import (
     COST,
     CostBlock,
-    CostFigure,
     CostFile,
     CostLine,
     Measure,
@@ -45,7 +44,7 @@ def with_line(path: Path, head: dict[str, Any], line: dict[str, Any]) -> CostBlo
     return made
 
 
-def measured(line: CostLine | CostFigure) -> dict[str, Any]:
+def measured(line: CostLine) -> dict[str, Any]:
     """What of a line was measured and does not follow from anything."""
     return {key: getattr(line, key) for key in MEASURED}
 
