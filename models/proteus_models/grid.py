@@ -19,6 +19,7 @@ import torch
 from proteus_bench.errors import UsageError
 from proteus_bench.grammar import parse_model
 from proteus_bench.schedules import BUILTIN, Capacity
+from proteus_kernels import dispatch
 from proteus_models.checkpoint import save_checkpoint
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
@@ -158,7 +159,10 @@ def make_card(
         "state_bytes": model.init_state(1).nbytes,
         "recipe": recipe.name, "recipe_sha256": recipe.sha256, "data_split": "train",
         "trunk": _summary(trunk), "branch": _summary(own), "tokens": trunk.tokens + own.tokens,
-        "machine": {"torch": torch.__version__, "threads": torch.get_num_threads(), "python": platform.python_version()},
+        "machine": {
+            "torch": torch.__version__, "threads": torch.get_num_threads(), "python": platform.python_version(),
+            "kernels": dispatch.used(),
+        },
         "written": time.strftime("%Y-%m-%d", time.gmtime()),
     }  # fmt: skip
     return card if training is None else card | {"training_schedule": training.as_dict()}

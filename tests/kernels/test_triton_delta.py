@@ -243,5 +243,7 @@ def test_the_chunk_table() -> None:
             chunks.chunk_table(batch=1, length=20, dim=8, size=8, cu_seqlens=bounds)
     with pytest.raises(ValueError, match="batch of 2"):
         chunks.chunk_table(batch=2, length=20, dim=8, size=8, cu_seqlens=[0, 20])
+    with pytest.raises(ValueError, match="active has 3 entries for 2 positions"):
+        chunks.chunk_table(batch=1, length=2, dim=8, size=8, active=[8, 8, 8])
     with pytest.raises(ValueError, match="1..8, got 9"):
         chunks.chunk_table(batch=1, length=2, dim=8, size=8, active=[9, 9])

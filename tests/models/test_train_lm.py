@@ -111,6 +111,14 @@ def test_the_paper_is_the_default_and_decay_spares_norms_gates_and_rates(recipe:
             assert not {n for n in decayed if part in n}, (mixer, part)
 
 
+def test_only_what_follows_the_machines_leaves_the_hash_alone(recipe: Path) -> None:
+    own = load_lm(recipe).recipe.sha256
+    for change in ({"training.micro_rows": 1}, {"training.recompute": True}, {"training.save_minutes": 5}):
+        assert load_lm(recipe, change).recipe.sha256 == own
+    for change in ({"training.lr": 1e-3}, {"schedule": "static"}, {"model.d_model": 27}, {"training.precision": "bf16"}):
+        assert load_lm(recipe, change).recipe.sha256 != own
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -221,6 +229,7 @@ def test_two_launched_processes_train_and_export_what_one_does_and_a_kill_change
 
     card = json.loads((whole / "card.json").read_text())
     assert card["status"] == "complete" and card["tokens"] == 15360 and card["protocol"] == "language model"
+    assert "delta--chunk" in card["machine"]["kernels"]
     loaded = zoo.load("gdn", "proteus(blocks=4)", "micro", 0, root=tmp_path / "one")
     ids = torch.tensor([loaded.tokenizer.encode("the law of the river")])
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -68,6 +68,8 @@ def chunk_table(
     if bounds[0] != 0 or bounds[-1] != length or any(a >= b for a, b in pairwise(bounds)):
         raise ValueError(f"cu_seqlens must rise from 0 to {length}, got {list(bounds)}")
     counts = None if active is None else tuple(active)
+    if counts is not None and len(counts) != length:
+        raise ValueError(f"active has {len(counts)} entries for {length} positions")
     return _built(batch, length, dim, size, counts, bounds, offset, str(device))
 
 

@@ -58,7 +58,8 @@ class Scan:
             "DOT": self.products.dot, "PREC": self.products.precision, **rule,
         }  # fmt: skip
         taken = {name: value for name, value in constants.items() if name in kernel.arg_names}
-        kernel[grids[grid]](*arguments, **taken, num_warps=options.num_warps, num_stages=options.num_stages)
+        with torch.cuda.device_of(like):  # triton launches on the current device; does nothing for tensors on the CPU
+            kernel[grids[grid]](*arguments, **taken, num_warps=options.num_warps, num_stages=options.num_stages)
 
     def carry(
         self, k: Tensor, p: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None, inverse: Tensor | None, state: Tensor,
