@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 VARIABLE = "PROTEUS_KERNELS"
@@ -91,11 +92,14 @@ def kernel(op: str, form: str = AUTO) -> Callable[..., Any]:
 
 def _choice(op: str, arguments: dict[str, Any]) -> tuple[str, str]:
     """Backend, and why it is not the planned one."""
-    device = next(x.device.type for x in arguments.values() if isinstance(x, Tensor))
+    where = next(x.device for x in arguments.values() if isinstance(x, Tensor))
+    device = where.type
     backend = planned(op, device)
     if backend in ("recurrent", "chunk"):
         return backend, ""
     _check(op, backend, device)
+    if device == "cuda" and torch.cuda.get_device_capability(where) < (8, 0):
+        return "chunk", "a device before compute capability 8.0"
     why_not = importlib.import_module(OPS[op][backend]).unsupported
     wanted = inspect.signature(why_not).parameters
     reason = why_not(**{name: value for name, value in arguments.items() if name in wanted})

@@ -7,9 +7,12 @@ import sys
 
 import pytest
 import torch
-from helpers import delta_inputs
+from helpers import delta_inputs, worst
 
+from proteus_bench.schedules import Capacity, Uniform
 from proteus_kernels import delta, dispatch
+from proteus_models.config import ModelConfig
+from proteus_models.decoder import DecoderLM
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -73,6 +76,23 @@ def test_what_triton_does_not_have_runs_as_chunk_and_says_why(monkeypatch: pytes
     assert "delta--triton" in dispatch.used()
     with pytest.raises(ValueError, match="gate=write"):
         dispatch.kernel("delta", "triton")(**x, active=[2] * 5, gate="write")
+
+
+@pytest.mark.parametrize("mixer", ["gdn", "deltanet", "comba", "retnet", "swla", "titans"])
+def test_a_model_on_the_triton_kernels_is_the_same_model(monkeypatch: pytest.MonkeyPatch, mixer: str) -> None:
+    pytest.importorskip("triton")
+    torch.manual_seed(0)
+    capacity = Capacity(schedule=Uniform(blocks=2, span=10), axis="key")
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "head_k": 16, "head_v": 16, "mlp_hidden": 16}
+    model = DecoderLM(ModelConfig(mixer=mixer, vocab_size=16, train_length=10, capacity=capacity, **sizes))
+    ids, found = torch.randint(16, (1, 9), generator=torch.Generator().manual_seed(0)), []
+    for kernels in ("chunk", "triton"):
+        monkeypatch.setenv(dispatch.VARIABLE, kernels)
+        model.zero_grad()
+        model(ids).square().mean().backward()
+        found.append([p.grad for p in model.parameters()])
+    assert any(name.endswith("--triton") for name in dispatch.used())
+    assert worst(found[1], found[0]) < 1e-4
 
 
 @pytest.mark.parametrize(
