@@ -86,6 +86,8 @@ def load_lm(path: Path, changes: dict[str, Any] | None = None) -> LMRecipe:
         raise RecipeError(f"{path}: {what}") from error
 
 
+WHERE = ("micro_rows", "recompute", "save_minutes")
+"""What follows the machines and changes nothing but roundings: no part of a recipe's hash, so a training may move."""
 KEYS = {
     "kind", "name", "backbone", "size", "schedule", "vocab_size", "model", "capacity", "training", "training_schedule",
 }  # fmt: skip
@@ -94,6 +96,7 @@ KEYS = {
 def _lm(raw: dict[str, Any]) -> LMRecipe:
     only(raw, KEYS, "recipe")
     told = dict(raw["training"])
+    meant = raw | {"training": {key: value for key, value in told.items() if key not in WHERE}}
     how = {name: told.pop(name, default) for name, default in HOW.items()}
     if how["precision"] not in PRECISIONS:
         raise ValueError(f"precision is {' or '.join(PRECISIONS)}, not {how['precision']!r}")
@@ -109,7 +112,7 @@ def _lm(raw: dict[str, Any]) -> LMRecipe:
         name=raw["name"], backbone=raw["backbone"], capacity=capacity, trunk=Phase(stages=()), branch=phase, branches=(branch,),
         # the schedule is checked against the model as it is sized
         model={k: v for k, v in vars(base).items() if k not in ("mixer", "vocab_size", "capacity")},
-        sha256=hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest(),
+        sha256=hashlib.sha256(json.dumps(meant, sort_keys=True).encode()).hexdigest(),
         training=make(TrainingTable, raw["training_schedule"]) if "training_schedule" in raw else None,
     )  # fmt: skip
     training = training_schedule(recipe, branch)

@@ -48,9 +48,8 @@ def train_lm_command(
 ) -> int:  # fmt: skip
     """Train one seed of a language model on the shards in ``data``, or with ``plan`` print what it would cost.
 
-    ``changes``: KEY=VALUE of the recipe, a value in TOML or a bare word.
-
-    Every process of a launch calls it; the main one locks the folder, prints and writes. Errors as in `train_command`.
+    ``changes``: KEY=VALUE of the recipe, a value in TOML or a bare word. Every process of a launch calls it; the main one
+    locks the folder, prints and writes. Errors as in `train_command`.
     """
     from proteus_bench.store import FolderLock, prove_writable
     from proteus_models.train_lm import load_lm, train_lm
