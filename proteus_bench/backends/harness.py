@@ -30,7 +30,7 @@ from proteus_bench.grammar import ModelSpec
 from proteus_bench.store.canonical import digest
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)(?:\((.*)\))?", re.DOTALL)
-_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
+_SECRET = re.compile(r"key|token|.*api_?key|.*(auth|access|hf)_?token|.*secret.*|.*password.*", re.IGNORECASE)
 
 
 class HarnessBackend:
@@ -47,7 +47,6 @@ class HarnessBackend:
         inner: Any = getattr(self.model, "model", None)
         n_params = sum(p.numel() for p in inner.parameters()) if hasattr(inner, "parameters") else 0
         limit = getattr(self.model, "max_length", None)
-        public = {key: value for key, value in arguments.items() if not _SECRET.search(key)}
         self.info = external_info(
             spec, seed, settings, external_weights(spec), config, tokenizer=self._tokenizer,
             model=":".join([spec.source, kind, *_short_name(arguments)]),
@@ -56,8 +55,8 @@ class HarnessBackend:
             max_length=limit if isinstance(limit, int) else None,
             dtype=str(getattr(inner, "dtype", "unknown")).removeprefix("torch."),
             device=str(getattr(self.model, "device", None) or "unknown").partition(":")[0],
-            sha256=digest({"kind": kind, "arguments": public}) if folder is None else weights_digest(folder),
-            extra={"kind": kind, "arguments": public},
+            sha256=digest({"kind": kind, "arguments": arguments}) if folder is None else weights_digest(folder),
+            extra={"kind": kind, "arguments": arguments},
         )  # fmt: skip
 
     @property
@@ -157,6 +156,8 @@ def parse_name(name: str) -> tuple[str, dict[str, Any]]:
     for part in filter(None, (match[2] or "").split(",")):
         if not re.fullmatch(r"\s*\w+\s*=.+", part, re.DOTALL):
             raise UsageError(f"cannot read {part!r} in lm-eval:{name}: write key=value")
+        if _SECRET.fullmatch(part.partition("=")[0].strip()):
+            raise UsageError(f"{part.partition('=')[0]}: results carry a model's name; put it into the environment, not there")
     return match[1], simple_parse_args_string(match[2])
 
 
@@ -201,10 +202,7 @@ def _tokenizer(model: Any, settings: Settings) -> Any:
 
     if settings.tokenizer is not None:
         return HFTokenizer(Path(settings.tokenizer).expanduser(), settings.chat)
-    try:
-        found = getattr(model, "tokenizer", None)
-    except Exception:  # a property that would load one from a hub
-        found = None
+    found = vars(model).get("tokenizer")  # its own: a property could load one from a hub
     return ByteTokenizer() if getattr(found, "backend_tokenizer", None) is None else HFTokenizer(found, settings.chat)
 
 

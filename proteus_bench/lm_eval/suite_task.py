@@ -15,9 +15,11 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
-from proteus_bench.backends.encoding import stop_strings
+from proteus_bench.backends import Reply
+from proteus_bench.backends.encoding import continuation_ids, stop_strings
 from proteus_bench.errors import UsageError
-from proteus_bench.runner.items import gold_text, make_item, plan_suite
+from proteus_bench.runner.cell import asks_of, settled
+from proteus_bench.runner.items import make_item, plan_suite
 from proteus_bench.score import score_answer
 
 METRICS = ("strict", "compat", "logprob")
@@ -38,6 +40,7 @@ class SuiteTask(ConfigurableTask):
         if missing:
             raise UsageError(f"a suite task's metadata lacks {', '.join(missing)}")
         self._items: list[Any] = []
+        self._tokenizer: Any = None
         super().__init__(
             config={
                 "task": config.get("task") or task_name(metadata["suite"], metadata["task"], int(metadata["length"])),
@@ -45,7 +48,7 @@ class SuiteTask(ConfigurableTask):
                 "test_split": "test",
                 "output_type": "generate_until",
                 "doc_to_text": "",
-                "doc_to_target": "{{golds[0]}}",
+                "doc_to_target": "{{item}}",
                 "generation_kwargs": {"until": ["\n"], "do_sample": False},
                 "process_results": self.process_results,
                 "metric_list": [{"metric": m, "aggregation": "mean", "higher_is_better": True} for m in METRICS],
@@ -61,29 +64,27 @@ class SuiteTask(ConfigurableTask):
         if (task, int(length)) not in plan.counts:
             raise UsageError(f"suite {suite} has no {task} at {length}")
         count = min(plan.counts[task, int(length)], int(rest.get("limit") or 10**9))
-        tokenizer = tokenizer_of(rest)
-        self._items = [make_item(plan, task, int(length), tokenizer, index) for index in range(count)]
-        rows = [
-            {
-                "index": index, "item": item.id, "item_sha256": item.sha256,
-                "prompts": [item.prompt(slot) for slot in range(len(item.questions))],
-                "golds": [gold_text(item, slot) for slot in range(len(item.questions))],
-            }
-            for index, item in enumerate(self._items)
-        ]  # fmt: skip
+        self._tokenizer = tokenizer_of(rest)
+        self._items = [make_item(plan, task, int(length), self._tokenizer, index) for index in range(count)]
+        rows = [{"index": index, "item": item.id, "item_sha256": item.sha256} for index, item in enumerate(self._items)]
         return {"test": datasets.Dataset.from_list(rows)}
 
     def construct_requests(self, doc: dict[str, Any], ctx: Any, **kwargs: Any) -> list[Instance]:
-        """For each question the answer and, behind them all, the log-probability of each gold."""
+        """The answers that an item wants and, behind them, the log-probability of each gold or choice."""
         item = self._items[doc["index"]]
-        stop = item.meta.get("stop", "sentence")
-        settings = [{"until": stop_strings(stop), "max_gen_toks": q.max_new_tokens, "do_sample": False} for q in item.questions]
-        answers = [("generate_until", pair) for pair in zip(doc["prompts"], settings, strict=True)]
-        golds = [("loglikelihood", pair) for pair in zip(doc["prompts"], doc["golds"], strict=True)]
+        asks = asks_of(item)
+        found: list[tuple[str, tuple[Any, ...]]] = []
+        for ask in asks:
+            if ask.max_new_tokens > 0:
+                settings = {"until": stop_strings(ask.stop), "max_gen_toks": ask.max_new_tokens, "do_sample": False}
+                found.append(("generate_until", (item.context + ask.text + ask.answer_prefix, settings)))
+        for ask in asks:
+            prompt = item.context + ask.text + ask.answer_prefix
+            found.append(("loglikelihood", (prompt, ask.gold)) if prompt else ("loglikelihood_rolling", (ask.gold,)))
         known = {key: kwargs[key] for key in ("metadata",) if key in kwargs}
         return [
             Instance(request_type=kind, doc=doc, arguments=pair, idx=index, **known)
-            for index, (kind, pair) in enumerate([*answers, *golds])
+            for index, (kind, pair) in enumerate(found)
         ]
 
     def fewshot_context(self, doc: dict[str, Any], *args: Any, **kwargs: Any) -> str:
@@ -95,16 +96,32 @@ class SuiteTask(ConfigurableTask):
     def process_results(self, doc: dict[str, Any], results: Sequence[Any]) -> dict[str, float]:
         """The means over an item's questions."""
         item = self._items[doc["index"]]
-        tokenizer = tokenizer_of(self.config.metadata)
-        n = len(item.questions)
+        replies, choices = settled(item, self._replies(item, results))
         totals = dict.fromkeys(METRICS, 0.0)
-        for slot in range(n):
-            logprob = float(results[n + slot][0])
-            gold_tokens = len(tokenizer.encode(doc["golds"][slot]))
-            scores = score_answer(item, slot, results[slot], logprob=logprob, gold_tokens=gold_tokens)
-            for metric, value in zip(METRICS, (scores.strict, scores.compat, logprob), strict=True):
-                totals[metric] += value / n
+        for slot, reply in enumerate(replies):
+            facts: dict[str, Any] = {"logprob": reply.gold_logprob, "gold_tokens": reply.gold_tokens, "choices": choices}
+            scores = score_answer(item, slot, reply.output, **facts)
+            for metric, value in zip(METRICS, (scores.strict, scores.compat, reply.gold_logprob), strict=True):
+                totals[metric] += float(value or 0.0) / len(replies)
         return totals
+
+    def _replies(self, item: Any, results: Sequence[Any]) -> list[Reply]:
+        asks = asks_of(item)
+        texts = iter(results[: len(results) - len(asks)])
+        found = []
+        for ask, nats in zip(asks, results[len(results) - len(asks) :], strict=True):
+            prompt = item.context + ask.text + ask.answer_prefix
+            found.append(
+                Reply(
+                    output=next(texts) if ask.max_new_tokens > 0 else "",
+                    output_ids=[],
+                    gold_logprob=float(nats[0] if isinstance(nats, tuple | list) else nats),
+                    gold_tokens=len(continuation_ids(self._tokenizer, prompt, ask.gold)),
+                    context_tokens=1,
+                    seconds=0.0,
+                )
+            )
+        return found
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> Any:
@@ -132,16 +149,18 @@ def suite_tasks(suite: str, **metadata: Any) -> list[SuiteTask]:
 
 
 def write_tasks(folder: str | Path, suites: Iterable[str] | None = None) -> str:
-    """Write one YAML a cell and a group a suite (all shipped ones when None), and return the folder, for ``--include_path``.
+    """Write one YAML a cell and a group a suite, and return the folder, for ``--include_path``. Without ``suites``: all that
+    need no data beyond this package.
 
     `lm_eval --include_path FOLDER --tasks proteus_niah4k --metadata '{"model": "gdn+proteus"}'` then runs them.
     """
-    from proteus_tasks.suites import list_suites
+    from proteus_tasks.suites import list_suites, load_suite
 
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / f"{MODULE}.py").write_text("from proteus_bench.lm_eval.suite_task import SuiteTask  # noqa: F401\n")
-    for suite in suites if suites is not None else list_suites():
+    frozen = (name for name in list_suites() if load_suite(name).hashes)  # only items of shipped data are frozen
+    for suite in suites if suites is not None else frozen:
         plan = plan_suite(suite)
         names = [task_name(suite, task, length) for task, length in plan.counts]
         for name, (task, length) in zip(names, plan.counts, strict=True):

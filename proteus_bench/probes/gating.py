@@ -32,7 +32,7 @@ def gating(spec: RunSpec) -> Gating:
     asked = parse(spec.model).with_size(spec.size)
     require_backend(asked)
     if asked.schedule is None or asked.schedule == "static":
-        raise UsageError(f"{asked} has no gate: name a scheduled model, such as {asked.name}+proteus")
+        raise UsageError(f"{asked} has no gate: name a scheduled model, such as {str(asked).removesuffix('+static')}+proteus")
     weights = find_weights(asked)
     backend = open_backend(asked, weights.seeds[0])
     memory = memory_of(backend)

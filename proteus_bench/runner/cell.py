@@ -86,7 +86,7 @@ def asks_of(item: Any) -> list[Ask]:
     ]
 
 
-def _settled(item: Any, replies: Sequence[Reply]) -> tuple[Sequence[Reply], list[float] | None]:
+def settled(item: Any, replies: Sequence[Reply]) -> tuple[Sequence[Reply], list[float] | None]:
     """One reply a question, and the log-probabilities of its choices where it has some: the choice taken is the output.
 
     UsageError (exit 2) for a model that gives no log-probabilities.
@@ -118,8 +118,8 @@ def _rows(
     items: Sequence[Any], replies: Sequence[Sequence[Reply]]
 ) -> Iterator[tuple[int, int, dict[str, Any], Reply]]:
     for offset, item in enumerate(items):
-        settled, choices = _settled(item, replies[offset])
-        for slot, (question, reply) in enumerate(zip(item.questions, settled, strict=True)):
+        answers, choices = settled(item, replies[offset])
+        for slot, (question, reply) in enumerate(zip(item.questions, answers, strict=True)):
             prompt = item.context + question.text + question.answer_prefix
             logprob = reply.gold_logprob
             facts: dict[str, Any] = {"logprob": logprob, "gold_tokens": reply.gold_tokens, "choices": choices}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from proteus_bench import __version__
 
-_PACKAGES = ("torch", "numpy", "scipy", "tokenizers", "safetensors", "pydantic")
+_PACKAGES = ("torch", "numpy", "scipy", "tokenizers", "safetensors", "pydantic", "transformers", "lm_eval")
 
 
 def environment(devices: Iterable[str] = ()) -> dict[str, Any]:
@@ -25,10 +26,16 @@ def environment(devices: Iterable[str] = ()) -> dict[str, Any]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "system": platform.system(),
         "machine": platform.machine(),
-        "threads_per_process": 1,
+        "threads_per_process": _threads(),
         **({"kernels": {device: _kernels(device) for device in sorted(set(devices))}} if devices else {}),
         **_commit(),
     }
+
+
+def _threads() -> int:
+    """Threads of one model: 1 for the zoo, torch's own number for a model outside it that runs in this process."""
+    torch = sys.modules.get("torch")
+    return 1 if torch is None else int(torch.get_num_threads())
 
 
 def _kernels(device: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from outside import save_own
 
 from proteus_bench.errors import UsageError
-from proteus_bench.runner.cell import _settled, asks_of
+from proteus_bench.runner.cell import asks_of, settled
 from proteus_bench.score import picked, score_answer
 from proteus_bench.store import read_log
 from proteus_tasks import TASKS, ByteTokenizer
@@ -112,4 +112,4 @@ def test_a_model_without_log_probabilities_is_refused_in_one_line() -> None:
     item = TASKS["commonsense.piqa-fixture"].item(0, length=256, tokenizer=ByteTokenizer())
     replies = [Reply("", [], None, 1, 1, 0.0) for _ in asks_of(item)]
     with pytest.raises(UsageError, match="does not give"):
-        _settled(item, replies)
+        settled(item, replies)

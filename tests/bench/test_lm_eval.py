@@ -163,6 +163,24 @@ def test_lm_eval_runs_our_suites_with_a_number_for_every_error(ours: Path, tiny_
     assert all(isinstance(by_name[group][f"{metric}_stderr,none"], float) for metric in ("strict", "compat", "logprob"))
 
 
+def test_suites_of_choices_and_of_running_text_run_inside_lm_eval(tmp_path: Path) -> None:
+    from proteus_bench import lm_eval as bridge
+
+    (tmp_path / "mixed.toml").write_text(
+        'id = "mixed"\nversion = "1"\ndescription = "d"\ndata_seed = 0\nsplit = "test"\nlength = 400\nn = 5\n'
+        'tasks = ["commonsense.hellaswag-fixture", "commonsense.wikitext-fixture", "ppl.prose"]\n'
+    )
+    suite = str(tmp_path / "mixed.toml")
+    found = evaluate("proteus", bridge.tasks(suite, tokenizer="micro", limit=4), model_args={"model": "gdn"})
+    backend, plan = open_backend(parse("gdn"), 0), plan_suite(suite)
+    for (task, length), values in zip(plan.counts, found.values(), strict=True):
+        rows = _answer(backend, [make_item(plan, task, length, backend.tokenizer, i) for i in range(4)], 0)[0]
+        for metric in ("strict", "compat", "logprob"):
+            assert values[f"{metric},none"] == pytest.approx(sum(row[metric] for row in rows) / 4, rel=1e-4)
+            assert isinstance(values[f"{metric}_stderr,none"], float)
+    assert "proteus_niah4k.yaml" in {path.name for path in Path(bridge.tasks_path(tmp_path / "all")).iterdir()}
+
+
 def test_requests_of_lm_eval_that_are_unusual(ours: Path) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -214,6 +232,7 @@ print(model.backend.info.seed, model.max_length)
         ("lm-eval:hff(pretrained=.)", "unknown model type of lm-eval 'hff'; did you mean 'hf'"),
         ("lm-eval:hf(pretrained)", "write key=value"),
         ("lm-eval:h f", "cannot read"),
+        ("lm-eval:local-completions(model=x,api_key=y)", "into the environment"),
         ("lm-eval:proteus(model=gdn)", "name the model itself"),
         ("lm-eval:dummy", "--train-length"),
         ("lm-eval:hf(pretrained=./none)", "lm-eval:hf"),
