@@ -42,7 +42,7 @@ def continuation_ids(tokenizer: Any, prompt: str, continuation: str) -> list[int
     return list(found or tokenizer.encode(continuation))
 
 
-_STOPS: dict[tuple[str, str], frozenset[int]] = {}
+_STOPS: dict[tuple[str, str | tuple[str, ...]], frozenset[int]] = {}  # by fingerprint and rule, or strings
 STOP_SIGNS = {"sentence": "\n.", "line": "\n", "none": ""}
 
 
@@ -58,7 +58,7 @@ def stop_ids(tokenizer: Any, rule: str = "sentence") -> frozenset[int]:
 
 def ids_that_begin_with(tokenizer: Any, texts: tuple[str, ...]) -> frozenset[int]:
     """Tokens whose text begins with one of the texts: where one is chosen, nothing before it is lost."""
-    key = (tokenizer.fingerprint, "\0".join(texts))
+    key = (tokenizer.fingerprint, texts)
     if key not in _STOPS:
         found = ((i, tokenizer.decode([i])) for i in range(tokenizer.vocab_size))
         _STOPS[key] = frozenset(i for i, text in found if text.startswith(texts))

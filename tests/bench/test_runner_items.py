@@ -38,6 +38,24 @@ def test_line_ends_and_full_stops_end_an_answer_and_digits_do_not(tokenizer: Mic
     assert not stops & set(tokenizer.encode(" 1234567, 89-ab word"))
 
 
+def test_strings_that_end_an_answer(tokenizer: MicroTokenizer) -> None:
+    texts = [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
+    for strings in (("l", " h"), ("line",), ()):  # "line" is the name of a rule as well
+        wanted = {i for i, text in enumerate(texts) if text.startswith(strings)}
+        assert encoding.ids_that_begin_with(tokenizer, strings) == wanted
+    assert encoding.stop_ids(tokenizer, "line") == {i for i, text in enumerate(texts) if "\n" in text}
+    assert encoding.cut_at_stop(" 4 . 5\n6", "sentence") == " 4" and encoding.cut_at_stop(" 4 . 5\n6", "line") == " 4 . 5"
+    assert encoding.cut_at_stop(" 4 ", "none") == " 4 "
+
+
+def test_a_continuation_has_the_tokens_that_it_adds_to_its_prompt(tokenizer: MicroTokenizer) -> None:
+    prompt = "The key of the harbor is 4." * 40
+    assert encoding.continuation_ids(tokenizer, prompt, " 19 mills") == tokenizer.encode(" 19 mills")
+    merged = encoding.continuation_ids(tokenizer, "The har", "bor opens")  # the seam is inside a word
+    assert tokenizer.decode(merged) == "bor opens"
+    assert encoding.continuation_ids(tokenizer, "", "The harbor") == tokenizer.encode("The harbor")
+
+
 def test_a_whole_cell_must_have_the_items_that_the_suite_froze(tokenizer: MicroTokenizer) -> None:
     from proteus_bench.runner.results import items_digest
 
