@@ -83,11 +83,17 @@ def run(own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return call
 
 
-def same(found: dict[Any, dict[str, Any]], mine: dict[Any, dict[str, Any]], answer: str = "output_ids") -> None:
+def same(found: dict[Any, dict[str, Any]], mine: dict[Any, dict[str, Any]], told_ids: bool = True) -> None:
+    """A plain server tells no ids: a text has several spellings, and half a letter at its end is left out."""
     assert found.keys() == mine.keys() and len(mine) >= 8
     for key, row in found.items():
         assert row["logprob"] == pytest.approx(mine[key]["logprob"], abs=1e-4)
-        assert (row[answer], row["strict"]) == (mine[key][answer], mine[key]["strict"])
+        assert row["strict"] == mine[key]["strict"]
+        if told_ids:
+            assert row["output_ids"] == mine[key]["output_ids"]
+        else:
+            short, long = sorted((row["output"], mine[key]["output"]), key=len)
+            assert short and long.startswith(short)
 
 
 def test_the_engine_scores_as_the_zoo_and_transformers_do(run: Any, folder: Path) -> None:
@@ -131,7 +137,7 @@ def server(folder: Path) -> Iterator[str]:
 def test_vllms_own_server_scores_alike(run: Any, server: str, folder: Path) -> None:
     mine = run(OWN)
     same(run(f"vllm:{server}"), mine)
-    same(run(f"openai:{server}#tiny"), mine, answer="output")  # a plain server tells no ids: a text has several spellings
+    same(run(f"openai:{server}#tiny"), mine, told_ids=False)
     limited = open_backend(parse(f"vllm:{server}"), 0)
     assert limited.info.max_length == 400 and limited.info.settings["logprobs"] == "echo"
 
