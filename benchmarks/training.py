@@ -175,7 +175,7 @@ def main() -> None:
     rate, rows = matmul_rate(), []
     for size in args.sizes:
         if not args.peers:
-            kinds = ("gdn", "titans", "titans-mlp") if size == args.sizes[0] else ("titans-mlp",)
+            kinds = ("gdn", "titans", "titans-mlp")
             rows += [own_row(kind, size, args.length, args.repeats, rate) for kind in kinds]
         rows += peer_rows(size, args.length, args.repeats)
     result = {

@@ -104,7 +104,8 @@ class Core:
 
     def whole(self, x: Parts, state: Tensor) -> MatrixOut:
         """On everything that is given."""
-        return self.run(x, state, cut(None, x.q.shape[2], state, "key", self.chunk_size))
+        length = x.q.shape[2]
+        return self.run(x, state, () if length == 1 else cut(None, length, state, "key", self.chunk_size))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ from proteus_kernels.pieces import Piece, between, full_precision, later_sum, ro
 KINDS = ("key", "key", "key", "value", "gate", "gate")
 """What the last axis of q, k, p, v, beta and g is."""
 INPUTS = len(KINDS) + 1
+BLOCK = 32
+"""Positions of a chunk at most: longer ones ask for more C x C work than they save in calls (K = 32 to 128, one core)."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,14 @@ def core(*, read: str, undecayed: bool, chunk_size: int) -> Core:
         record = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
         return _Chunked.apply(rule, pieces, record, *inputs)
 
-    return Core(run, chunk_size)
+    return Core(run, min(chunk_size, BLOCK))
 
 
 def _one_step(x: Parts, state: Tensor, rule: Rule) -> MatrixOut:
     assert x.p is not None
     decayed = state if x.g is None else state * x.g.exp()[..., None]
     u = x.gates[0][..., None] * (x.v - x.p @ (state if rule.undecayed else decayed))
-    after = decayed + x.k.transpose(-1, -2) @ u
+    after = torch.addcmul(decayed, x.k.transpose(-1, -2), u)
     return x.q @ (state if rule.pre else after), after
 
 
@@ -86,9 +88,8 @@ class _Chunked(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     @full_precision
     def backward(ctx: Any, d_y: Tensor, d_state: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # read once: recomputation hands it out only once
-        *given, _ = saved[:INPUTS]
-        kept, pieces = saved[INPUTS:], ctx.pieces
+        *given, _ = ctx.saved_tensors[:INPUTS]
+        kept, pieces = ctx.saved_tensors[INPUTS:], ctx.pieces
         grads = [None if x is None else room(x, pieces, kind) for x, kind in zip(given, KINDS, strict=True)]
         d_state = d_state.clone(memory_format=torch.contiguous_format)
         for i in reversed(range(len(pieces))):
@@ -175,7 +176,7 @@ def _decays(rule: Rule, piece: Piece, g: Tensor | None, like: Tensor) -> tuple[A
     before = cum - g if rule.pre or rule.undecayed else cum
     reads, predicts = (before if rule.pre else cum), (before if rule.undecayed else cum)
     read_gam = between(reads, cum, -1 if rule.pre else 0)
-    predict_gam = read_gam.tril(-1) if reads is predicts else between(predicts, cum, -1)
+    predict_gam = read_gam if reads is predicts else between(predicts, cum, -1)  # its diagonal, if any, is not looked at
     read = reads.exp()[..., None]
     predict = read if reads is predicts else predicts.exp()[..., None]
     return read_gam, predict_gam, read, predict, (cum[..., -1:] - cum).exp()[..., None], cum[..., -1:, None].exp()
@@ -215,7 +216,7 @@ def _backward(rule: Rule, piece: Piece, x: Kept, d_y: Tensor, d_state: Tensor) -
     d_state.copy_(grads[0].unflatten(0, d_state.shape[:2]))
     starts, ends = x.states[:-1].flatten(0, 1).mT, grads[1:].flatten(0, 1)
     d_scores = torch.bmm(dy, x.deltas.mT).mul_(x.read_gam)
-    d_lower = torch.bmm(d_errors, x.deltas.mT).mul_(x.predict_gam)  # negative, like d_p until its sign is set
+    d_lower = torch.bmm(d_errors, x.deltas.mT).mul_(x.predict_gam).tril_(-1)  # negative, like d_p until its sign is set
     d_q = _scaled(torch.bmm(dy, starts), x.read).baddbmm_(d_scores, x.k)
     d_p = _scaled(torch.bmm(d_errors, starts), x.predict).baddbmm_(d_lower, x.k)
     d_k = _scaled(torch.bmm(x.deltas, ends.mT), x.to_end).baddbmm_(d_scores.mT, x.q)

@@ -13,6 +13,8 @@ from proteus_models.narrow_output import ACTIVATIONS, read_out
 
 def l2_normalise(x: Tensor, eps: float) -> Tensor:
     """x / sqrt(sum x^2 + eps) over the last axis."""
+    if x.dim() == 4 and narrow.pays(x):
+        return narrow.unit(x, eps)
     return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
 
 
@@ -130,10 +132,10 @@ class GatedOutput(nn.Module):
 
     def forward(self, y_BTHV: Tensor, x_BTD: Tensor, active: list[int] | None = None, axis: str = "value") -> Tensor:
         """`active` (the count along `axis`, value or head) where y is zero beyond it: the rest may be left out."""
-        weight = None if self.gate is None else self.gate.weight
-        work = (1 + self.gated) * self.out.weight.numel()
-        cut = narrow.runs(active, y_BTHV.shape[3 if axis == "value" else 2], work) if narrow.pays(x_BTD) else None
-        if cut is not None:
+        if narrow.pays(x_BTD):
+            dim = y_BTHV.shape[3 if axis == "value" else 2]
+            cut = narrow.runs(active, dim, (1 + self.gated) * self.out.weight.numel()) or narrow.whole(y_BTHV.shape[1], dim)
+            weight = None if self.gate is None else self.gate.weight
             return read_out(y_BTHV, x_BTD, self.norm, weight, self.activation, self.out.weight, cut, axis)
         y = self.norm(y_BTHV).flatten(2)
         return self.out(y if self.gate is None else y * ACTIVATIONS[self.activation][0](self.gate(x_BTD)))

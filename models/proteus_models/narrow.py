@@ -20,8 +20,8 @@ from proteus_kernels.masks import segments
 silu_backward = torch.ops.aten.silu_backward
 WORK = 2**23
 """Multiplications of a run at least (0.2 ms forward and backward on one core): below, its calls cost more than they save."""
-BLOCK = 128
-"""Positions of an elementwise step: a few hundred channels of them stay in the cache."""
+BLOCK = 2**17
+"""Entries of an elementwise step: a few tensors of that size stay in the cache."""
 
 
 class Run(NamedTuple):
@@ -48,9 +48,9 @@ def runs(active: Sequence[int] | None, dim: int, per_position: int) -> list[Run]
     return found
 
 
-def pays(x: Tensor) -> bool:
-    """Whether these functions are the fast way: on a CPU, in 32 bits or more."""
-    return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+def pays(x_BTD: Tensor) -> bool:
+    """Whether these functions are the fast way: several positions on a CPU, in 32 bits or more."""
+    return x_BTD.shape[1] > 1 and x_BTD.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
 def inputs(
@@ -82,6 +82,34 @@ def inputs(
     return [y.unflatten(-1, (heads, -1)) for y in outs], ends[0] if len(ends) == 1 else torch.cat(ends, -1)
 
 
+def unit(x_BTHK: Tensor, eps: float) -> Tensor:
+    """x / sqrt(sum x^2 + eps) over the last axis."""
+    return _Unit.apply(x_BTHK, eps)
+
+
+class _Unit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        y, roots = torch.empty_like(x), x.new_empty(*x.shape[:-1], 1)
+        for at, n in blocks(x.shape[1], x[0, 0].numel()):
+            part, root = x[:, at : at + n], roots[:, at : at + n]
+            torch.rsqrt(part.square().sum(-1, keepdim=True).add_(eps), out=root)
+            torch.mul(part, root, out=y[:, at : at + n])
+        ctx.save_for_backward(y, roots)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, None]:
+        y, roots = ctx.saved_tensors
+        d_x = torch.empty_like(y)
+        for at, n in blocks(y.shape[1], y[0, 0].numel()):
+            here = slice(at, at + n)
+            along = (y[:, here] * d_y[:, here]).sum(-1, keepdim=True)
+            torch.addcmul(d_y[:, here], y[:, here], along, value=-1, out=d_x[:, here]).mul_(roots[:, here])
+        return d_x, None
+
+
 def whole(length: int, dim: int) -> list[Run]:
     return [Run(0, length, dim)]
 
@@ -110,7 +138,7 @@ class _Project(torch.autograd.Function):
             u = _before_conv(x, weight, tail, run, groups)
             saved.append(u)
             own = columns(taps, groups, run.opened).flatten(1)
-            for at, n in _blocks(out.shape[1]):
+            for at, n in blocks(out.shape[1], u.shape[-1]):
                 torch.ops.aten.silu.out(_conv(u, own, at, n).view(out[:, at : at + n].shape), out=out[:, at : at + n])
         ctx.cut, ctx.groups = cut, groups
         ctx.save_for_backward(x, weight, taps, tail, *saved)
@@ -172,9 +200,10 @@ def _before_conv(x: Tensor, weight: Tensor, tail: Tensor, run: Run, groups: int)
     return u if run.start >= early else torch.cat([columns(tail[:, run.start :], groups, run.opened).flatten(2), u], 1)
 
 
-def _blocks(length: int) -> Iterator[tuple[int, int]]:
-    """(start, positions) of the steps of an elementwise pass."""
-    return ((at, min(BLOCK, length - at)) for at in range(0, length, BLOCK))
+def blocks(length: int, width: int) -> Iterator[tuple[int, int]]:
+    """(start, positions) of the steps of an elementwise pass over so many channels."""
+    size = max(1, BLOCK // width)
+    return ((at, min(size, length - at)) for at in range(0, length, size))
 
 
 def _conv(u: Tensor, taps: Tensor, at: int, n: int) -> Tensor:
@@ -187,7 +216,7 @@ def _conv(u: Tensor, taps: Tensor, at: int, n: int) -> Tensor:
 def _conv_backward(u: Tensor, taps: Tensor, d_y: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of the inputs and the taps of silu(conv(u))."""
     d_u, d_taps = torch.zeros_like(u), torch.zeros_like(taps)
-    for at, n in _blocks(d_y.shape[1]):
+    for at, n in blocks(d_y.shape[1], u.shape[-1]):
         d = silu_backward(d_y[:, at : at + n], _conv(u, taps, at, n))
         for i, tap in enumerate(taps):
             d_u[:, at + i : at + i + n].addcmul_(d, tap)

@@ -6,13 +6,13 @@ the output projection that meet it are left out, and the result is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from proteus_models.narrow import Run, add_product, columns, rows
+from proteus_models.narrow import Run, add_product, blocks, columns, rows
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "silu": (torch.nn.functional.silu, torch.ops.aten.silu_backward),
@@ -47,11 +47,18 @@ class _How:
         """The open part over its root mean square [B, t, heads, open V], and one over that root."""
         part = columns(y[:, run.start : run.stop].flatten(2), groups, run.opened)
         part = part.unflatten(-1, (-1, y.shape[3])).squeeze(2) if self.by_head else part
-        root = (part.square().sum(-1, keepdim=True) / y.shape[3] + self.eps).rsqrt()
+        root = (part.square().sum(-1, keepdim=True) / y.shape[3]).add_(self.eps).rsqrt_()
         return part * root, root
 
-    def gated(self, x: Tensor, weight: Tensor | None, run: Run, groups: int) -> Tensor | None:
-        return None if weight is None else x[:, run.start : run.stop] @ rows(weight, groups, run.opened).T
+
+def _steps(run: Run, groups: int) -> Iterator[tuple[Run, slice]]:
+    """A run in steps of elementwise work, and their places inside it."""
+    for at, n in blocks(run.stop - run.start, groups * run.opened):
+        yield run._replace(start=run.start + at, stop=run.start + at + n), slice(at, at + n)
+
+
+def _product(x: Tensor, weight: Tensor | None, run: Run, groups: int) -> Tensor | None:
+    return None if weight is None else x[:, run.start : run.stop] @ rows(weight, groups, run.opened).T
 
 
 class _ReadOut(torch.autograd.Function):
@@ -60,11 +67,14 @@ class _ReadOut(torch.autograd.Function):
         result, gates = x.new_empty(*x.shape[:2], out.shape[0]), []
         cut, groups = how.runs(y)
         for run in cut:
-            unit, _ = how.unit(y, run, groups)
-            hidden = unit.mul_(norm[: unit.shape[-1]]).flatten(2)
-            g = how.gated(x, gate, run, groups)
+            g = _product(x, gate, run, groups)
             gates.append(g)
-            hidden = hidden if g is None else hidden.mul_(how.act(g))
+            hidden = x.new_empty(len(x), run.stop - run.start, groups * run.opened)
+            for step, here in _steps(run, groups):
+                unit, _ = how.unit(y, step, groups)
+                torch.mul(unit, norm[: unit.shape[-1]], out=hidden[:, here].view(unit.shape))
+                if g is not None:
+                    hidden[:, here].mul_(how.act(g[:, here]))
             result[:, run.start : run.stop] = hidden @ columns(out, groups, run.opened).flatten(1).T
         ctx.how = how
         ctx.save_for_backward(y, x, norm, gate, out, *gates)
@@ -79,23 +89,26 @@ class _ReadOut(torch.autograd.Function):
         assert d_y is not None and d_x is not None and d_norm is not None and d_out is not None
         cut, groups = how.runs(y)
         for run, g in zip(cut, gates, strict=True):
-            here = slice(run.start, run.stop)
-            unit, root = how.unit(y, run, groups)
-            width, d_here = unit.shape[-1], d_result[:, here]
-            hidden = (unit * norm[:width]).flatten(2)
+            d_here = d_result[:, run.start : run.stop]
             d_hidden = d_here @ columns(out, groups, run.opened).flatten(1)
-            if g is not None and d_gate is not None:
-                open_gate = how.act(g)
-                d_g = how.act_backward(d_hidden * hidden, g)
-                hidden, d_hidden = hidden.mul_(open_gate), d_hidden.mul_(open_gate)
+            hidden, d_g = torch.empty_like(d_hidden), None if g is None else torch.empty_like(g)
+            for step, here in _steps(run, groups):
+                unit, root = how.unit(y, step, groups)
+                width, d_unit = unit.shape[-1], d_hidden[:, here]
+                torch.mul(unit, norm[:width], out=hidden[:, here].view(unit.shape))
+                if g is not None and d_g is not None:
+                    open_gate = how.act(g[:, here])
+                    d_g[:, here] = how.act_backward(d_unit * hidden[:, here], g[:, here])
+                    hidden[:, here].mul_(open_gate)
+                    d_unit = d_unit * open_gate
+                d_unit = d_unit.view(unit.shape)
+                d_norm[:width].add_((d_unit * unit).sum((0, 1, 2)))
+                d_unit = d_unit * norm[:width]
+                along = (d_unit * unit).sum(-1, keepdim=True).div_(y.shape[3])
+                part = d_unit.addcmul_(unit, along, value=-1)
+                torch.mul(part, root, out=d_y[:, step.start : step.stop, : part.shape[2], :width])
+            if d_g is not None and d_gate is not None:
                 add_product(d_x, d_gate, d_g, x, gate, run, groups)
             d_columns = d_here.flatten(0, 1).T @ hidden.flatten(0, 1)
             columns(d_out, groups, run.opened).add_(d_columns.unflatten(1, (groups, -1)))
-            d_unit = d_hidden.view(unit.shape)
-            d_norm[:width].add_((d_unit * unit).sum((0, 1, 2)))
-            d_unit = d_unit * norm[:width]
-            along = (d_unit * unit).sum(-1, keepdim=True) / y.shape[3]
-            d_part = (d_unit - unit * along).mul_(root)
-            heads = d_part.shape[2]
-            d_y[:, here, :heads, :width] = d_part
         return d_y, d_x, d_norm, d_gate, d_out, None
