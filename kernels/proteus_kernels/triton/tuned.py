@@ -52,6 +52,8 @@ TUNED: dict[tuple[int, str, int, int], Launch] = {
     (80, "pairs", 128, 128): Launch(BK=16, BV=32, num_warps=4, num_stages=2),
     (100, "carry", 128, 128): Launch(BK=32, BV=32, num_warps=8, num_stages=2, BK_whole=64),
     (80, "states_backward", 128, 128): Launch(BK=16, BV=16, num_warps=8, num_stages=2),
+    (90, "states_backward", 256, 256): Launch(BK=16, BV=16, num_warps=8, num_stages=2),
+    (100, "states_backward", 256, 256): Launch(BK=16, BV=16, num_warps=8, num_stages=2),
     (80, "inputs_backward", 64, 64): Launch(BK=32, BV=16, num_warps=8, num_stages=2),
     (80, "inputs_backward", 128, 128): Launch(BK=32, BV=16, num_warps=8, num_stages=2),
 }
