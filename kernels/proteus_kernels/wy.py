@@ -88,8 +88,9 @@ class _Chunked(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     @full_precision
     def backward(ctx: Any, d_y: Tensor, d_state: Tensor) -> tuple[Tensor | None, ...]:
-        *given, _ = ctx.saved_tensors[:INPUTS]
-        kept, pieces = ctx.saved_tensors[INPUTS:], ctx.pieces
+        saved = ctx.saved_tensors  # read once: recomputation hands it out only once
+        *given, _ = saved[:INPUTS]
+        kept, pieces = saved[INPUTS:], ctx.pieces
         grads = [None if x is None else room(x, pieces, kind) for x, kind in zip(given, KINDS, strict=True)]
         d_state = d_state.clone(memory_format=torch.contiguous_format)
         for i in reversed(range(len(pieces))):
