@@ -79,7 +79,7 @@ def cut(active: Sequence[int] | None, length: int, state_BHKV: Tensor, axis: str
 def may_share(active: Sequence[int], states: Sequence[Tensor], axis: str) -> bool:
     """Key or value axis, coordinates only ever open, and the locked ones hold zero and want no gradient."""
     opened = [n for *_, n in segments(active, len(active), 0)]
-    if axis == "head" or opened != sorted(opened) or any(x.requires_grad for x in states):
+    if axis == "head" or opened != sorted(opened) or any(x.requires_grad or x.is_meta for x in states):
         return False
     dim = AXIS_DIM[axis]
     return not any(x.narrow(dim, active[0], x.shape[dim] - active[0]).any() for x in states)
