@@ -10,8 +10,8 @@ import numpy as np
 
 from proteus_bench.compare.load import Candidate
 from proteus_bench.errors import BenchError
-from proteus_bench.schedules.opened import active_share
 from proteus_bench.schedules import Capacity
+from proteus_bench.schedules.opened import active_share
 
 # Fractions that differ by less are equal budgets: one percent of the state, below what rounding of unlock times gives.
 TOLERANCE = 0.01

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from proteus_bench.render.strip import schedule_strip
-from proteus_bench.schedules.opened import Traces, active_share
 from proteus_bench.runner.results import SUITE, Comparison, MethodScore
 from proteus_bench.schedules import Capacity
+from proteus_bench.schedules.opened import Traces, active_share
 from proteus_bench.stats import Interval
 
 
