@@ -34,7 +34,7 @@ def start(command: Sequence[str], count: int, **more: str) -> list[subprocess.Po
 def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
     """Their outputs; AssertionError with them when one did not end well. None outlives the call."""
     try:
-        outputs = [p.communicate(timeout=180)[0] for p in processes]
+        outputs = [p.communicate(timeout=400)[0] for p in processes]
     finally:
         for p in processes:
             p.kill()

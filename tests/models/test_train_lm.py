@@ -211,7 +211,7 @@ def test_two_launched_processes_train_and_export_what_one_does_and_a_kill_change
     whole = train_lm(lm, shards, 0, tmp_path / "one", report=lambda _: None)
     assert whole == tmp_path / "one" / entry
     work = tmp_path / "killed" / ".work" / f"tiny-lm-{lm.recipe.sha256[:8]}-seed0"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while (p := read_progress(work)) is None or p.step < 5:
         assert killed.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)

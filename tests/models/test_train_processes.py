@@ -65,7 +65,7 @@ def test_two_processes_equal_one_after_50_steps(trained: Path, plan: str, case: 
 def test_two_sharded_processes_are_killed_and_one_goes_on(trained: Path, tmp_path: Path) -> None:
     case = {"folder": str(tmp_path), **CASES["gdn-documents"]}
     launch = start([WORKER, json.dumps([{**case, "sharded": True}])], 2, SAVE_EVERY="0")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while (p := read_progress(tmp_path)) is None or p.step < 10:
         assert time.monotonic() < deadline and all(process.poll() is None for process in launch)
         time.sleep(0.02)
