@@ -49,7 +49,7 @@ def test_help_is_fast_and_loads_nothing_heavy(environment) -> None:  # type: ign
         (["--model", "titans", "--seeds", "9"], 2, ["--seeds 9", "2 seed"]),
         (["--model", "titans", "--limit", "0"], 2, ["limit"]),
         (["--model", "titans", "--limti", "3"], 2, ["--limit"]),
-        (["--model", "titans", "--executor", "ray"], 2, ["executor", "local"]),
+        (["--model", "titans", "--executor", "slurm"], 2, ["executor", "local"]),
         (["--model", "hf:./ckpt"], 2, ["no folder with a config.json"]),
         (["--model", "titans", "--chat"], 2, ["without a chat template"]),
         (["--model", "titans", "--dtype", "bfloat16"], 2, ["float32"]),
