@@ -61,7 +61,8 @@ def test_items_hold_the_requests_of_lm_eval():
     assert made.meta["options"] == [[before + row[f"option{k}"], " " + after.strip()] for k in (1, 2)]
     row, made = fixtures_commonsense.rows("lambada_openai", "test")[3], item("lambada", 3)
     assert (made.context, made.questions[0].golds) == (row["text"].rpartition(" ")[0], (row["text"].rpartition(" ")[2],))
-    assert made.meta["counted"] == {"words": 1} and made.questions[0].max_new_tokens == len(f" {made.questions[0].golds[0]}".encode())
+    assert made.meta["counted"] == {"words": 1}
+    assert made.questions[0].max_new_tokens == len(f" {made.questions[0].golds[0]}".encode())
     row, made = fixtures_commonsense.rows("wikitext", "test")[3], item("wikitext", 3)
     assert made.meta["counted"] == {"words": len(row["page"].split()) + 2, "bytes": len(row["page"].encode())}
     assert made.context == "" and made.meta["windowed"] and " ," not in made.questions[0].golds[0]
