@@ -79,7 +79,8 @@ def test_a_page_holds_tensors_and_whole_numbers_bit_by_bit() -> None:
     state = model.hidden(tokens(2, 21))[1].layers[0]
     page = pack(state)
     numbers = whole_numbers([page, page], state)
-    assert numbers == [((21 % 4, 21, 21),) * 2] * 2  # place in the inner chunk, ends of the two windows
+    assert numbers == [(numbers[0][0],) * 2] * 2  # rows at one position, the same page for two layers
+    assert (numbers[0][0][0], *numbers[0][0][-2:]) == (21 % 4, 21, 21)  # place in the inner chunk, ends of the two windows
     assert torch.equal(pack(unpack(page, StatePages(model).like, numbers[0][1])), page)
 
 
