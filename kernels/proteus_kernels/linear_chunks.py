@@ -6,7 +6,7 @@ A pair (k_i, v_i) reaches the state that y_t reads with the coefficient
 
 so Y = (e^L Q) S + (Q K^T . G) V and S' = e^{L_C} S + (G_C . K)^T V with keys and values that begin c - 1 positions before the
 chunk. No division by a_t. G sees no mask: every mask is a slice of q, k, v, S. With c > 1 a key is written with the masks of
-several positions, so pieces are cut at every unlock (no `share`).
+several positions: every chunk has keys before it of its own, so a mask of the whole chunk is exact, one inside it is not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def core(*, read: str, chunk_size: int, taps: int) -> Core:
         record = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
         return _Chunked.apply(pieces, record, *inputs)
 
-    return Core(run, chunk_size, shares=taps == 1)
+    return Core(run, chunk_size, anywhere=taps == 1)
 
 
 def _one_step(x: Parts, state: Tensor, pre: bool) -> MatrixOut:
@@ -142,7 +142,7 @@ def _put_windows(piece: Piece, out: Tensor, d_x: Tensor, kind: str, extra: int) 
     if not extra:
         piece.put(out, d_x, kind)
         return
-    length, chunked = out.shape[2] - extra, d_x.unflatten(0, (piece.chunks, -1))
+    length, chunked = out.shape[2] - extra, piece.chunk_masked(d_x.unflatten(0, (piece.chunks, -1)), kind)
     for j, rows in _blocks(piece.size, extra):
         view = piece.view(out[:, :, j : length + j], kind)[:, :, :, :rows]
         view.add_(chunked[:, :, j : j + rows].unflatten(1, view.shape[1:3]))

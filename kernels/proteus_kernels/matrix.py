@@ -99,8 +99,8 @@ class Core:
 
     run: Callable[[Parts, Tensor, Sequence[Piece]], MatrixOut]
     chunk_size: int
-    shares: bool = True
-    """Whether masked inputs make a piece out of several counts (see `pieces`)."""
+    anywhere: bool = True
+    """Whether a piece of several counts (see `pieces`) may change its count inside a chunk, or only between two."""
 
     def whole(self, x: Parts, state: Tensor) -> MatrixOut:
         """On everything that is given."""
@@ -189,9 +189,11 @@ def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], a
 
 def _pieces(active: Sequence[int] | None, length: int, state: Tensor, axis: str, core: Core) -> list[Piece]:
     """Shared pieces where a locked coordinate holds nothing and nobody asks for its gradient, else one for each count."""
-    if active is not None and core.shares and may_share(active, [state], axis):
-        return share(active, state, axis, core.chunk_size)
-    return cut(active, length, state, axis, core.chunk_size)
+    size = core.chunk_size
+    fits = active is not None and (core.anywhere or all(start % size == 0 for start, *_ in segments(active, length, 0)))
+    if active is not None and fits and may_share(active, [state], axis):
+        return share(active, state, axis, size)
+    return cut(active, length, state, axis, size)
 
 
 Factors = Callable[[Tensor | None], Locked]

@@ -67,6 +67,12 @@ class Piece:
             return x
         return x.mul_(prefixes(self.counts, self.opened, x).view(self.chunks, 1, self.size, -1))
 
+    def chunk_masked(self, x: Tensor, kind: str) -> Tensor:
+        """x [n, G, rows, open D] in place, where every chunk has one count."""
+        if self.counts is None or kind != self.axis:
+            return x
+        return x.mul_(prefixes(self.counts[:: self.size], self.opened, x)[:, None, None])
+
 
 def cut(active: Sequence[int] | None, length: int, state_BHKV: Tensor, axis: str, size: int) -> list[Piece]:
     """Every segment of one count as whole chunks and one shorter chunk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,6 +34,13 @@ def _comba(form: str, x: dict[str, Tensor], **choices: Any) -> list[Tensor]:
 def _retnet(form: str, x: dict[str, Tensor], **choices: Any) -> list[Tensor]:
     given = {n: t for n, t in x.items() if n not in ("beta_BTH", "state_BHKV")}
     y, end = getattr(linear, form)(**given, state=LinearState(memory_BHKV=x["state_BHKV"]), **choices)
+    return [y, end.memory_BHKV]
+
+
+def _swla(taps: int, form: str, x: dict[str, Tensor], **choices: Any) -> list[Tensor]:
+    given = {n: t for n, t in x.items() if n not in ("beta_BTH", "state_BHKV")}
+    weights = torch.stack([x["beta_BTH"].roll(j, 1) for j in range(taps)], -1)
+    y, end = getattr(linear, form)(**given, weights_BTHC=weights, state=LinearState.start(x["state_BHKV"], taps), **choices)
     return [y, end.memory_BHKV]
 
 
@@ -74,6 +82,14 @@ def test_a_shared_piece_is_the_definition(rule: str, axis: str, read: str, least
     for delta_t in (3, 6):
         active = staircase(LENGTH, delta_t, 2, {"key": K, "value": V}[axis])
         assert _gap(RULES[rule], "zero", active, axis=axis, read=read) < 1e-11
+
+
+@pytest.mark.parametrize("taps", [2, 4])
+@pytest.mark.parametrize("axis", ["key", "value"])
+def test_a_window_of_writes_shares_pieces_that_open_between_chunks_only(axis: str, taps: int, least: int) -> None:
+    for delta_t in (5, 10, 7):
+        active = staircase(LENGTH, delta_t, 2, {"key": K, "value": V}[axis])
+        assert _gap(partial(_swla, taps), "zero", active, axis=axis) < 1e-11
 
 
 @pytest.mark.parametrize("start", ["zero", "random"])
