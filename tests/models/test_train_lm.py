@@ -208,8 +208,6 @@ def test_two_launched_processes_train_and_export_what_one_does_and_a_kill_change
     launcher = ["-m", "accelerate.commands.launch", "--config_file", plan, "--main_process_port", free_port()]
     two = start([*launcher, "--num_processes", "2", *command("two")], 1)
     lm = load_lm(recipe)
-    whole = train_lm(lm, shards, 0, tmp_path / "one", report=lambda _: None)
-    assert whole == tmp_path / "one" / entry
     work = tmp_path / "killed" / ".work" / f"tiny-lm-{lm.recipe.sha256[:8]}-seed0"
     deadline = time.monotonic() + 240
     while (p := read_progress(work)) is None or p.step < 5:
@@ -219,6 +217,8 @@ def test_two_launched_processes_train_and_export_what_one_does_and_a_kill_change
     killed.communicate()
     stopped = read_progress(work)
     assert stopped is not None and 5 <= stopped.step < 30
+    whole = train_lm(lm, shards, 0, tmp_path / "one", report=lambda _: None)
+    assert whole == tmp_path / "one" / entry
     resumed = train_lm(lm, shards, 0, tmp_path / "killed", report=lambda _: None)
     assert resumed is not None and whole is not None
     assert (resumed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
