@@ -41,7 +41,7 @@ def commands(page: Path) -> list[tuple[tuple[str, ...], bool]]:
         words = [word for word in words if word != "..."]
         place = next((i for i, word in enumerate(words) if "|" in word and not word.startswith("-")), None)
         choices = [words] if place is None else [[*words[:place], w, *words[place + 1 :]] for w in words[place].split("|")]
-        made += [(tuple(choice), whole) for choice in choices]
+        made += [(tuple(choice), whole) for choice in choices if choice]
     return list(dict.fromkeys(made))
 
 
@@ -61,7 +61,7 @@ def parsed(arguments: tuple[str, ...]) -> None:
 
 
 def test_the_pages_show_commands() -> None:
-    names = {arguments[0] for arguments, _ in EVERY if arguments}
+    names = {arguments[0] for arguments, _ in EVERY}
     assert {"run", "probe", "compare", "plan", "check", "train", "report", "leaderboard", "cost", "doctor", "generate"} <= names
 
 
