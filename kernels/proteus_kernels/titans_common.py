@@ -32,7 +32,7 @@ class TitansState:
     anchor: tuple[Tensor, ...]
     offset: int = 0
     constant: bool = False
-    """Nobody wants the gradient of what is locked here, though the open part may have one."""
+    """Where these tensors were computed, what is locked came from constants: the gradient ends there (a leaf asks for its own)."""
 
     @staticmethod
     def start(weights: tuple[Tensor, ...]) -> TitansState:

@@ -117,7 +117,7 @@ def chunk(
 
 def _shares(active: Sequence[int], state: TitansState, axis: str, decay_locked: str) -> bool:
     """Whether masked inputs make a piece out of several counts (see `pieces`): locked parts hold nothing."""
-    parts = [x.detach() if state.constant else x for x in (*state.weights, *state.momentum, *state.anchor)]
+    parts = [x.detach() if state.constant and not x.is_leaf else x for x in (*state.weights, *state.momentum, *state.anchor)]
     return decay_locked == "masked" and state.offset == 0 and may_share(active, parts, axis)
 
 
