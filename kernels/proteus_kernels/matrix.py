@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -32,9 +32,16 @@ def memory_axis_size(axis: str, state_BHKV: Tensor) -> int:
 def prefix_mask(n: int, axis: str, state_BHKV: Tensor) -> Tensor:
     """True on the first n coordinates of the axis; broadcasts against S_BHKV."""
     dim = AXIS_DIM[axis]
+    return _prefix_mask(n, state_BHKV.shape[dim], dim, state_BHKV.device)
+
+
+@lru_cache(maxsize=4096)
+def _prefix_mask(n: int, size: int, dim: int, device: torch.device) -> Tensor:
+    """Kept: one position at a time asks for the same masks thousands of times."""
     shape = [1, 1, 1, 1]
-    shape[dim] = state_BHKV.shape[dim]
-    return (torch.arange(state_BHKV.shape[dim], device=state_BHKV.device) < n).view(shape)
+    shape[dim] = size
+    with torch.inference_mode(False):  # a tensor of inference mode could not be used by a training afterwards
+        return (torch.arange(size, device=device) < n).view(shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +82,12 @@ class Parts:
         k = self.k[..., :n]
         p = k if self.p is self.k else _maybe(self.p, lambda x: x[..., :n])
         return replace(self, q=self.q[..., :n], k=k, p=p)
+
+    def on_rows(self, mask: Tensor) -> Parts:
+        """The same with zeros for the key rows outside of a mask."""
+        k = self.k * mask
+        p = k if self.p is self.k else _maybe(self.p, lambda x: x * mask)
+        return replace(self, q=self.q * mask, k=k, p=p)
 
     def columns(self, n: int) -> Parts:
         """The part that writes the first n value columns."""
@@ -157,8 +170,11 @@ def scan(
     opened = [counts(n, dim, gate) for *_, n in spans]
     if all(c.write == dim for c in opened):  # all is written: gates none and read, or a fully open memory
         return _seen(x, state, core, [(b - a, c.output) for (a, b, _), c in zip(spans, opened, strict=True)], axis)
-    if gate == "both" and length > 1 and (decay_locked == "masked" or x.g is None):  # what is locked stands still, unread
-        y, state = core.run(x, state, _pieces(active, length, state, axis, core))
+    if gate == "both" and (decay_locked == "masked" or x.g is None):  # what is locked stands still, unread
+        if length == 1:
+            y, state = _one_position(x, state, core, opened[0].write, axis)
+        else:
+            y, state = core.run(x, state, _pieces(active, length, state, axis, core))
         return y.transpose(1, 2), state
     segment, outs = {"key": _key_segment, "value": _value_segment, "head": _head_segment}[axis], []
     factors = partial(_locked, read=read, decay_locked=decay_locked, undecayed=undecayed)
@@ -167,6 +183,16 @@ def scan(
         outs.append(y)
     y = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
     return y.transpose(1, 2), state
+
+
+def _one_position(x: Parts, state: Tensor, core: Core, n: int, axis: str) -> MatrixOut:
+    """Everything is computed and what is locked is put back: fewer calls than a slice, and calls are what decoding costs."""
+    is_open = prefix_mask(n, axis, state)
+    if axis == "key":
+        y, after = core.whole(x.on_rows(is_open.transpose(-1, -2)), state)
+        return y, torch.where(is_open, after, state)
+    y, after = core.whole(x, state)
+    return torch.where(is_open, y, 0.0), torch.where(is_open, after, state)
 
 
 def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], axis: str) -> MatrixOut:

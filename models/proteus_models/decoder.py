@@ -158,10 +158,15 @@ class DecoderLM(nn.Module):
         return DecoderState(layers=tuple(b.mixer.init_state(batch) for b in self.stack), openings=openings)
 
     def active(self, start: int, length: int) -> list[int] | None:
-        """Open coordinates at positions start+1 .. start+length; None when static (the base model, bit for bit)."""
+        """Open coordinates at positions start+1 .. start+length; None where all are open (the base model, bit for bit)."""
         if self.along.is_static:
             return None
-        return self.along.active_coords_range(start, length, self.config.axis_dim()).tolist()
+        dim = self.config.axis_dim()
+        if length == 1:  # decoding: arrays would cost more than the number
+            found = [self.along.active_coords(self.along.schedule.active_blocks(start + 1), dim)]
+        else:
+            found = self.along.active_coords_range(start, length, dim).tolist()
+        return None if min(found, default=0) == dim else found
 
     def hidden(
         self, ids_BT: Tensor, state: DecoderState | None = None, form: str = "auto", last_only: bool = False

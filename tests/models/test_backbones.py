@@ -146,7 +146,7 @@ def _shifted(by: int) -> Broken:
 
     def change(right: Callable[..., Any]) -> Callable[..., Any]:
         def late(**x: Any) -> Any:
-            active = x["active"]
+            active = x["active"] or [8] * x["q_BTHK"].shape[1]
             moved = [active[0], *active[:-1]] if by > 0 else [*active[1:], min(8, active[-1] + 2)]
             return right(**(x | {"active": moved}))
 

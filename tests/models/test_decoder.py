@@ -81,7 +81,7 @@ def test_decay_on_locked_blocks_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_unlock_that_comes_one_position_late_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = delta.chunk
-    monkeypatch.setattr(delta, "chunk", lambda **x: right(**(x | {"active": [x["active"][0], *x["active"][:-1]]})))
+    monkeypatch.setattr(delta, "chunk", lambda **x: right(**(x | {"active": x["active"] and [x["active"][0], *x["active"][:-1]]})))
     assert {"chunk = definition", "continuation"} <= failed(check_model(model(), length=40))
 
 
