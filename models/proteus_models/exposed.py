@@ -44,7 +44,7 @@ class ExposedDecoder:
     def __init__(self, model: DecoderLM) -> None:
         self.model = model
         capacity = model.config.capacity
-        opened = model.active(0, 1) is None
+        opened = model.along.is_static
         size = model.config.axis_dim()
         self.blocks = min(OPEN_BLOCKS, size) if opened else capacity.blocks
         monotone = not opened and capacity.schedule.monotone
