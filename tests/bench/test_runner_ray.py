@@ -107,6 +107,7 @@ def test_an_interrupt_ends_the_cluster_and_a_repeated_command_finishes(
     with subprocess.Popen(
         [sys.executable, "-c", code, *run, "--executor", "ray"], env=environment(tiny_zoo), cwd=tmp_path,
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # see test_runner.py
     ) as driver:  # fmt: skip
         try:
             assert wait_for(lambda: writers(out), driver, 0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +26,9 @@ def start(command: Sequence[str], count: int, **more: str) -> list[subprocess.Po
         ranks = {} if count == 1 else {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         started.append(
             subprocess.Popen(
-                [sys.executable, *command], env=base | ranks, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                [sys.executable, *command], env=base | ranks, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                # a shell's background job ignores SIGINT, and so would its children: these tests may be one
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
         )
     return started
