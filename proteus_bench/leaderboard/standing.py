@@ -18,7 +18,7 @@ from proteus_bench.leaderboard.verify import Options, Verification, verify_bundl
 from proteus_bench.store import read_json
 
 # What depends on how far a bundle was verified, or on the schedules that are installed.
-_BY_LEVEL = {"tier", "ranked", "reason", "depths"}
+_BY_LEVEL = {"tier", "ranked", "reason", "depths", "roles"}
 _BY_PLUGINS = {"active", "opening"}
 
 
