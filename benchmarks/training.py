@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from proteus_bench.schedules import Capacity, Uniform
+from proteus_kernels import costs
 from proteus_kernels.titans_runs import block_length
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import MIXERS
@@ -91,7 +92,7 @@ def flops(kind: str, size: Size) -> float:
     """Forward and backward, per token, projections (q, k, v, gate, output) included."""
     k, n, c = size.head, 4 * size.head, block_length(CHUNK, size.head)
     core = {
-        "gdn": 10 * CHUNK * k + 6 * k * k + CHUNK**2 / 3,
+        "gdn": costs.delta(k, k, CHUNK).flops,
         "titans": 8 * CHUNK * k + 8 * k * k + 4 * CHUNK**2 / 3,
         "titans-mlp": 22 * k * n + 4 * c * (k + n) + 2 * c**2,
     }[kind]
