@@ -43,12 +43,12 @@ def core(*, read: str, chunk_size: int, taps: int) -> Core:
 
 
 def _one_step(x: Parts, state: Tensor, pre: bool) -> MatrixOut:
-    assert x.g is not None
-    v = x.v
+    decay, v = x.decay(), x.on_columns(x.v)
+    assert decay is not None
     for weights in x.gates:
         v = v * weights.flip(-1).transpose(-1, -2)
-    after = state * x.g.exp()[..., None] + x.k.transpose(-1, -2) @ v
-    return x.q @ (state if pre else after), after
+    after = state * decay + x.k.transpose(-1, -2) @ v
+    return x.on_columns(x.q @ (state if pre else after)), after
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

@@ -10,8 +10,9 @@ decaying) contribution. The count may rise or fall from one segment to the next.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,8 +45,23 @@ def _prefix_mask(n: int, size: int, dim: int, device: torch.device) -> Tensor:
         return (torch.arange(size, device=device) < n).view(shape)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
+@lru_cache(maxsize=4096)
+def _ones(n: int, size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A prefix mask as numbers: a product with truth values would convert them every time."""
+    with torch.inference_mode(False):
+        return _prefix_mask(n, size, dim, device).to(dtype)
+
+
+class Opened(NamedTuple):
+    """One where a coordinate is open, else zero."""
+
+    state: Tensor
+    """Broadcasts against S_BHKV."""
+    columns: Tensor | None
+    """Broadcasts against what is written and read, [B, H, 1, V]. None on the key axis, where q, k and p hold the zeros."""
+
+
+class Parts(NamedTuple):
     """The inputs of one segment, heads second: q, k, p [B, H, T, K], v [B, H, T, V], log decay g [B, H, T] or None.
 
     p reads the prediction (None: the rule predicts nothing); gates are further tensors [B, H, T, ...]. k and v may begin
@@ -58,6 +74,8 @@ class Parts:
     g: Tensor | None
     p: Tensor | None = None
     gates: tuple[Tensor, ...] = ()
+    opened: Opened | None = None
+    """What is open, in a pass of one position over a whole state."""
 
     def over(self, spans: Sequence[tuple[int, int, int]]) -> list[Parts]:
         """The part of each span. By `split`, whose backward is one concatenation, where windows do not overlap."""
@@ -77,21 +95,32 @@ class Parts:
         columns = zip(cut(self.q), k, cut(self.v, early), g, p, gates, strict=True)
         return [Parts(q=q, k=k_i, v=v, g=g_i, p=p_i, gates=own) for q, k_i, v, g_i, p_i, own in columns]
 
+    def decay(self) -> Tensor | None:
+        """Factors of S_BHKV at a single position: one where it is locked."""
+        if self.g is None:
+            return None
+        g = self.g[..., None]
+        return (g if self.opened is None else g * self.opened.state).exp()
+
+    def on_columns(self, x: Tensor) -> Tensor:
+        """A write or a read of a single position, [B, H, 1, V], zero where it is locked."""
+        return x if self.opened is None or self.opened.columns is None else x * self.opened.columns
+
     def rows(self, n: int) -> Parts:
         """The part that meets the first n key rows."""
         k = self.k[..., :n]
         p = k if self.p is self.k else _maybe(self.p, lambda x: x[..., :n])
-        return replace(self, q=self.q[..., :n], k=k, p=p)
+        return self._replace(q=self.q[..., :n], k=k, p=p)
 
     def on_rows(self, mask: Tensor) -> Parts:
         """The same with zeros for the key rows outside of a mask."""
         k = self.k * mask
         p = k if self.p is self.k else _maybe(self.p, lambda x: x * mask)
-        return replace(self, q=self.q * mask, k=k, p=p)
+        return self._replace(q=self.q * mask, k=k, p=p)
 
     def columns(self, n: int) -> Parts:
         """The part that writes the first n value columns."""
-        return replace(self, v=self.v[..., :n])
+        return self._replace(v=self.v[..., :n])
 
     def heads(self, n: int) -> Parts:
         """The first n heads."""
@@ -166,15 +195,16 @@ def scan(
     `undecayed`: the rule predicts from the state before its own decay, which matters to a decaying locked row.
     """
     dim, length = memory_axis_size(axis, state), x.q.shape[2]
+    still = gate == "both" and (decay_locked == "masked" or x.g is None)  # what is locked stands still, unread
+    if still and length == 1 and active is not None and active[0] < dim:
+        y, state = _one_position(x, state, core, active[0], axis)
+        return y.transpose(1, 2), state
     spans = list(segments(active, length, dim))
     opened = [counts(n, dim, gate) for *_, n in spans]
     if all(c.write == dim for c in opened):  # all is written: gates none and read, or a fully open memory
         return _seen(x, state, core, [(b - a, c.output) for (a, b, _), c in zip(spans, opened, strict=True)], axis)
-    if gate == "both" and (decay_locked == "masked" or x.g is None):  # what is locked stands still, unread
-        if length == 1:
-            y, state = _one_position(x, state, core, opened[0].write, axis)
-        else:
-            y, state = core.run(x, state, _pieces(active, length, state, axis, core))
+    if still:
+        y, state = core.run(x, state, _pieces(active, length, state, axis, core))
         return y.transpose(1, 2), state
     segment, outs = {"key": _key_segment, "value": _value_segment, "head": _head_segment}[axis], []
     factors = partial(_locked, read=read, decay_locked=decay_locked, undecayed=undecayed)
@@ -186,13 +216,12 @@ def scan(
 
 
 def _one_position(x: Parts, state: Tensor, core: Core, n: int, axis: str) -> MatrixOut:
-    """Everything is computed and what is locked is put back: fewer calls than a slice, and calls are what decoding costs."""
-    is_open = prefix_mask(n, axis, state)
+    """Everything is computed, with zeros as small factors: fewer calls than a slice, and calls are what decoding costs."""
+    dim = AXIS_DIM[axis]
+    ones = _ones(n, state.shape[dim], dim, state.device, state.dtype)
     if axis == "key":
-        y, after = core.whole(x.on_rows(is_open.transpose(-1, -2)), state)
-        return y, torch.where(is_open, after, state)
-    y, after = core.whole(x, state)
-    return torch.where(is_open, y, 0.0), torch.where(is_open, after, state)
+        return core.whole(x.on_rows(ones.mT)._replace(opened=Opened(ones, None)), state)
+    return core.whole(x._replace(opened=Opened(ones, ones)), state)
 
 
 def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], axis: str) -> MatrixOut:
@@ -204,7 +233,7 @@ def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], a
     lengths, counts_ = (torch.tensor(z, device=x.q.device) for z in zip(*outputs, strict=True))
     mask = torch.arange(size, device=x.q.device) < counts_.repeat_interleave(lengths)[:, None]
     if axis == "key":
-        x = replace(x, q=x.q * mask)
+        x = x._replace(q=x.q * mask)
     y, state = core.whole(x, state)
     if axis == "value":
         y = y * mask
@@ -236,7 +265,7 @@ def _key_segment(x: Parts, state: Tensor, c: Counts, core: Run, factors: Factors
         return core(x, state)
     locked, factor = state[:, :, w:], factors(x.g)
     if x.p is not None and c.predict > w:  # gate write: the prediction also sees the locked rows
-        x = replace(x, v=x.v - _times(x.p[..., w:] @ locked, factor.predict))
+        x = x._replace(v=x.v - _times(x.p[..., w:] @ locked, factor.predict))
     y, open_rows = core(x.rows(w), state[:, :, :w])
     if c.output > w:
         y = y + _times(x.q[..., w:] @ locked, factor.output)

@@ -60,10 +60,11 @@ def core(*, read: str, undecayed: bool, chunk_size: int) -> Core:
 
 def _one_step(x: Parts, state: Tensor, rule: Rule) -> MatrixOut:
     assert x.p is not None
-    decayed = state if x.g is None else state * x.g.exp()[..., None]
+    decay = x.decay()
+    decayed = state if decay is None else state * decay
     u = x.gates[0][..., None] * (x.v - x.p @ (state if rule.undecayed else decayed))
-    after = torch.addcmul(decayed, x.k.transpose(-1, -2), u)
-    return x.q @ (state if rule.pre else after), after
+    after = torch.addcmul(decayed, x.k.transpose(-1, -2), x.on_columns(u))
+    return x.on_columns(x.q @ (state if rule.pre else after)), after
 
 
 class _Chunked(torch.autograd.Function):
