@@ -16,6 +16,7 @@ from torch import Tensor
 
 from proteus_bench.schedules import Capacity, DataDependent, Surprise
 from proteus_models.decoder import DecoderLM, DecoderState, evaluated, leaves, map_tensors
+from proteus_models.mixer import MatrixMixer
 
 EXACT = 1e-10
 FORMS = ("chunk", "recurrent")
@@ -43,7 +44,7 @@ def check_model(model: DecoderLM, *, length: int = 70, seed: int = 0) -> list[Ch
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(small.vocab_size, (2, max(length, 2 * span + 6)), generator=generator)
     rows = []
-    for check in (_chunk_is_definition, _gradients, _continuation, _causality, _batch):
+    for check in (_chunk_is_definition, _gradients, _continuation, _causality, _batch, _past_inputs):
         rows.append(check(copy, ids, generator))
     return [*rows, *_locks(copy, ids, generator), _locked_reads(copy, ids, generator), _state_dtype(model, ids)]
 
@@ -147,6 +148,27 @@ def _batch(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRo
     together = model(ids)
     alone = torch.cat([model(row[None]) for row in ids])
     return _row("batch = single", distance(together, alone), EXACT, "equal-length rows")
+
+
+@torch.no_grad()
+def _past_inputs(model: DecoderLM, ids: Tensor, generator: torch.Generator) -> CheckRow:
+    """A past input belongs to no mask: a write that uses it again does so with the mask of the writing position.
+
+    So what the first layer keeps of its inputs at an unlock is what it keeps without a schedule.
+    """
+    name, block = "past inputs", model.stack[0]
+    mixer, dim = block.mixer, model.config.axis_dim()
+    if _is_open(model) or not isinstance(mixer, MatrixMixer):
+        return _row(name, 0.0, EXACT, "nothing is locked" if _is_open(model) else "what this layer keeps is what it has read")
+    start = random_state(model, len(ids), generator)
+    open_T = [model.config.capacity.active_coords(k, dim) for _, n, k in _segments(model, ids, start) for _ in range(n)]
+    x, worst, cuts = block.norm_mixer(model.embed(ids)), 0.0, [t for t in range(1, len(open_T)) if open_T[t] != open_T[t - 1]]
+    for cut in cuts:
+        for form in FORMS:
+            ends = [mixer(x[:, :cut], start.layers[0], active, form)[1] for active in (open_T[:cut], None)]
+            kept = [[z for z in leaves(end) if not any(z is m for m in mixer.memories(end))] for end in ends]
+            worst = max(worst, distance(tuple(kept[0]), tuple(kept[1])))
+    return _row(name, worst, EXACT, f"convolution tails and windows at {len(cuts)} unlocks are those of the static model")
 
 
 def _is_open(model: DecoderLM) -> bool:

@@ -47,7 +47,7 @@ def build(c: ModelConfig) -> DecoderLM:
 
 def failed(model: DecoderLM) -> set[str]:
     rows = check_model(model, length=24 if model.config.mixer in OWN_MEMORY else 16)
-    assert len(rows) == 9
+    assert len(rows) == 10
     return {row.name for row in rows if not row.passed}
 
 
@@ -209,6 +209,7 @@ def test_swlas_wrong_tap_order_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
         return wrong
 
     assert {"chunk = definition", "gradients"} <= broken(monkeypatch, "swla", masks_first, ("chunk",))
+    assert broken(monkeypatch, "swla", masks_first, ("recurrent",)) == {"past inputs"}  # now both forms have it
 
 
 def test_a_window_that_is_lost_between_two_calls_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
