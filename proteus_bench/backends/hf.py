@@ -5,6 +5,8 @@ What the prompts of one context have in common is read once (`hf_model`).
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,7 @@ class HFBackend(PromptedBackend):
 
         folder = checkpoint_folder(spec, seed)
         config = folder_config(folder)
-        if config.get("model_type") == OWN:
-            import proteus_models.hf  # noqa: F401  makes transformers know the type
+        _register(str(config.get("model_type")))
         weights = external_weights(spec)
         train_length = train_length_of(config, settings, str(spec))
         self._tokenizer = HFTokenizer(folder, chat=settings.chat)
@@ -74,6 +75,16 @@ class HFBackend(PromptedBackend):
         from proteus_bench.backends.recurrent import answer_recurrent
 
         return answer_recurrent(self._reader, contexts, questions)
+
+
+def _register(model_type: str) -> None:
+    """Make transformers know a type that an installed package defines: ours, or flash-linear-attention's (GLA and others)."""
+    from transformers import CONFIG_MAPPING
+
+    if model_type == OWN:
+        importlib.import_module("proteus_models.hf")
+    elif model_type not in CONFIG_MAPPING and importlib.util.find_spec("fla") is not None:
+        importlib.import_module("fla.models")
 
 
 def _load(folder: Path, settings: Settings) -> Any:

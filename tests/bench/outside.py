@@ -33,7 +33,7 @@ def tokenizer(chat: bool = False, begin: bool = False) -> Any:
 
 
 def save(folder: Path, kind: str = "llama", length: int = 600, chat: bool = False, begin: bool = False) -> Path:
-    """A random model of two small layers: llama, sliding (Mistral with a window of 16), gpt2 or mamba (without a cache here)."""
+    """A random model of two small layers: llama, sliding (Mistral with a window of 16), gpt2, mamba or mamba2 (no cache here)."""
     import transformers as tf
 
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -45,6 +45,9 @@ def save(folder: Path, kind: str = "llama", length: int = 600, chat: bool = Fals
         "sliding": lambda: tf.MistralConfig(**attention, sliding_window=16),
         "gpt2": lambda: tf.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=length, **ids),
         "mamba": lambda: tf.MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4, **ids),
+        "mamba2": lambda: tf.Mamba2Config(
+            hidden_size=32, num_hidden_layers=2, state_size=8, num_heads=4, head_dim=16, n_groups=1, chunk_size=32, **ids
+        ),
     }
     torch.manual_seed(0)
     model = tf.AutoModelForCausalLM.from_config(configs[kind]())

@@ -21,7 +21,7 @@ from proteus_bench.runner.models import parse
 from proteus_tasks import TASKS
 
 pytestmark = pytest.mark.hf
-KINDS = ("llama", "sliding", "gpt2", "mamba")
+KINDS = ("llama", "sliding", "gpt2", "mamba", "mamba2")
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def asked(opened: Any, task: str = "niah.multiquery", n: int = 3, length: int = 
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_those_of_whole_forward_passes(folders: dict[str, Path], kind: str) -> None:
     opened = backend(folders[kind])
-    assert opened._reader.cached is (kind != "mamba")
+    assert opened._reader.cached is (not kind.startswith("mamba"))
     contexts, questions = asked(opened, n=2)
     for context, asks, replies in zip(contexts, questions, opened.reply(contexts, questions), strict=True):
         for ask, reply in list(zip(asks, replies, strict=True))[:2]:
@@ -191,6 +191,29 @@ def test_folders_that_cannot_be_read_are_one_line(tmp_path: Path, folders: dict[
         backend(folders["mamba"], train_length=None)
     with pytest.raises(UsageError, match="no chat template"):
         backend(folders["llama"], chat=True)
+
+
+def test_a_type_that_flash_linear_attention_brings_is_read_with_it(
+    tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own kernels need a GPU: a package of its name and shape stands for it, with a type that transformers lacks."""
+    package = tmp_path / "site" / "fla" / "models"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text(
+        "from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM\n"
+        "class C(LlamaConfig):\n    model_type = 'gated_linear'\n"
+        "class M(LlamaForCausalLM):\n    config_class = C\n"
+        "AutoConfig.register('gated_linear', C)\nAutoModelForCausalLM.register(C, M)\n"
+    )
+    folder = save(tmp_path / "gla")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "gated_linear"}))
+    with pytest.raises(InvalidFileError, match="gated_linear"):
+        backend(folder)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    contexts, questions = asked(backend(folder), n=1)
+    same(backend(folder).reply(contexts, questions), backend(folders["llama"]).reply(contexts, questions))
 
 
 def test_a_run_of_a_folder_is_whole_and_checked(
