@@ -14,6 +14,10 @@ from . import niah_text
 from .errors import LengthBudgetError
 from .supply import Supply
 from .tokenizers import Tokenizer, count, count_batch, special_tokens
+from .word_counts import seams_add_up
+
+FEW = 8
+"""Needles whose seams are counted with the whole pieces around them; more of them cover the context anyway."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class _Fitter:
 
     def _slots(self, units: int) -> list[int]:
         if units not in self._placed:
-            self._placed[units] = [self.supply.slot(depth, units) for _, depth in self.plan.needles]
+            self._placed[units] = self.supply.slots([depth for _, depth in self.plan.needles], units)
         return self._placed[units]
 
     def _opening_extra(self, units: int) -> int:
@@ -117,7 +121,8 @@ class _Fitter:
         if not self.supply.counts.additive:
             return False
         pieces, places = self.pieces(units)
-        needed = {0, 1, len(pieces) - 1} | {p for place in places for p in (place - 1, place, place + 1)}
+        looked_at = () if len(places) > FEW and self._short_seams(pieces, places) else places
+        needed = {0, 1, len(pieces) - 1} | {p for place in looked_at for p in (place - 1, place, place + 1)}
         near = sorted(p for p in needed if 0 <= p < len(pieces))
         sizes = self._sizes(near, places)
         groups: list[list[int]] = []
@@ -135,6 +140,11 @@ class _Fitter:
             texts.append(self.sep + pieces[-1] + question)
             expected.append(sizes[len(pieces) - 1] + tokens)
         return count_batch(self.tokenizer, texts).tolist() == expected
+
+    def _short_seams(self, pieces: list[str], places: list[int]) -> bool:
+        """Whether the seams of the needles are known to add up from the words at their sides alone."""
+        ends = sorted({end for place in places for end in (place, place + 1) if 0 < end < len(pieces)})
+        return bool(seams_add_up([(pieces[end - 1], pieces[end]) for end in ends], self.sep, self.tokenizer))
 
     def _sizes(self, near: list[int], places: list[int]) -> dict[int, int]:
         """Tokens, behind a separator, of the pieces at the places `near`."""

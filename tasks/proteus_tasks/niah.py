@@ -17,10 +17,10 @@ from .haystack import Haystack
 from .item import Item, Needle, Question
 from .supply import Counts, Supply, corpus_counts
 from .tokenizers import Tokenizer, count, count_batch
+from .word_counts import SAMPLE, counts_alike
 
 ANSWER_SLACK = 4
 """Tokens of answer budget past the gold: room for a full stop, and for a wrong longer number to show that it is longer."""
-_SAMPLE = 16
 _DRAW: dict[str, Callable[[int, str, int], list[str]]] = {
     "word": vocabulary.draw_words,
     "pair": vocabulary.draw_pairs,
@@ -167,38 +167,37 @@ class NiahTask:
     def _distractors(self, draft: _Draft, length: int, tokenizer: Tokenizer) -> Supply:
         """Needle sentences that are not asked for: the keys and values drawn after those of the asked needles."""
         most = vocabulary.pair_pool(draft.split) - self.keys if self.key == "pair" else length
-        wanted = min(16, most)
+        wanted, counts, needed = min(SAMPLE, most), None, 0
         while True:
             keys = draft.draw("keys", self.key, self.keys + wanted)[self.keys :]
             values = draft.draw("values", self.value, self.keys + wanted)[self.keys :]
             units = [niah_text.needle_sentence(key, value) for key, value in zip(keys, values, strict=True)]
-            counts = _sentence_counts(units, keys, values, tokenizer)
-            sample = units[:_SAMPLE]
-            joined = count(tokenizer, " " + " ".join(sample))
-            # Where joining saves tokens, more units fit than their counts say; none may be used twice.
-            needed = length if joined == counts.prefix[len(sample)] else 2 * length
+            if counts is None:
+                counts = _sentence_counts(units, keys, values, tokenizer)
+                joined = count(tokenizer, " " + " ".join(units))
+                # Where joining saves tokens, more units fit than their counts say; none may be used twice.
+                needed = length if joined == counts.round else 2 * length
+            else:
+                counts = _sentence_counts(units, keys, values, tokenizer, counts)
             if counts.round > needed:
                 return Supply(units, counts, 0)
             if wanted == most:
                 raise TaskError(f"{self.id}: split '{draft.split}' has only {most} keys, too few for {length} tokens")
-            # The mean so far tells how many are missing; a tenth more, since the next ones may be shorter.
-            wanted = min(most, wanted * needed * 11 // (counts.round * 10) + 8)
+            # The mean so far tells how many are missing; some more, since the next ones may be shorter.
+            wanted = min(most, wanted * needed * 104 // (counts.round * 100) + 8)
 
 
-def _sentence_counts(units: list[str], keys: list[str], values: list[str], tokenizer: Tokenizer) -> Counts:
-    """Tokens of each needle sentence, behind a space.
-
-    A tokenizer that splits at spaces is shown the key and the value alone: the rest is the same in every sentence. A sample
-    is counted whole, since a tokenizer may also treat the beginning of a text apart.
-    """
-    if getattr(tokenizer, "splits_at_spaces", False):
-        words = count_batch(tokenizer, [" " + key for key in keys] + [f" {value}." for value in values])
-        varying = words[: len(keys)] + words[len(keys) :]
-        whole = count_batch(tokenizer, [" " + unit for unit in units[:_SAMPLE]])
-        rest = whole - varying[:_SAMPLE]
-        if (rest == rest[0]).all():
-            return Counts(varying + rest[0], additive=True)
-    return Counts(count_batch(tokenizer, [" " + unit for unit in units]), additive=None)
+def _sentence_counts(
+    units: list[str], keys: list[str], values: list[str], tokenizer: Tokenizer, before: Counts | None = None
+) -> Counts:
+    """Tokens of each needle sentence, behind a space; `before`: those of the first ones."""
+    texts, known = [" " + unit for unit in units], None if before is None else before.per_unit
+    if before is None or before.additive:
+        words = [(f" {key} {value}.",) for key, value in zip(keys, values, strict=True)]
+        alike = counts_alike(texts, words, tokenizer, known)
+        if alike is not None:
+            return Counts(alike, additive=True)
+    return Counts(count_batch(tokenizer, texts), additive=None)
 
 
 @dataclass(frozen=True)

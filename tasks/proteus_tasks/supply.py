@@ -63,13 +63,17 @@ class Supply:
         reach = int(np.searchsorted(prefix, prefix[self.start] + rest, side="right")) - 1 - self.start
         return rounds * len(self.units) + reach
 
-    def slot(self, depth: float, n: int) -> int:
-        """The unit boundary in 0..n whose token position is nearest to `depth` of total(n); the earlier one on a tie."""
-        target = depth * self.total(n)
-        below = min(self.fit(int(target)), n)
-        if below == n:
-            return n
-        return below if target - self.total(below) <= self.total(below + 1) - target else below + 1
+    def slots(self, depths: Sequence[float], n: int) -> list[int]:
+        """The unit boundaries in 0..n whose token positions are nearest to each depth of total(n); the earlier one on a tie."""
+        targets = np.asarray(depths, dtype=np.float64) * self.total(n)
+        rounds, rest = np.divmod(targets.astype(np.int64), self.counts.round)
+        prefix = self.counts.prefix
+        origin = prefix[self.start]
+        below = np.searchsorted(prefix, origin + rest, side="right") - 1 - self.start  # of the last round
+        gaps = [targets - (rounds * self.counts.round + prefix[self.start + below] - origin)]
+        gaps.append(rounds * self.counts.round + prefix[self.start + below + 1] - origin - targets)
+        found = rounds * len(self.units) + below + (gaps[0] > gaps[1])
+        return np.minimum(found, n).tolist()
 
 
 def corpus_counts(haystack: Haystack, tokenizer: Tokenizer, sep: str = " ") -> Counts:

@@ -182,7 +182,7 @@ def test_slots_are_the_nearest_unit_boundaries():
     run = supply.Supply(["a"] * 4, supply.Counts(np.array([10, 1, 5, 4]), True), 1)  # 1 5 4 10 | 1 5 4 10 ...
     assert [run.total(n) for n in (0, 1, 2, 4, 5, 9)] == [0, 1, 6, 20, 21, 41]
     assert [run.fit(b) for b in (-1, 0, 1, 5, 6, 19, 20, 41)] == [0, 0, 1, 1, 2, 3, 4, 9]
-    assert [run.slot(d, 4) for d in (0.0, 0.02, 0.04, 0.2, 0.3, 0.74, 0.76, 1.0)] == [0, 0, 1, 2, 2, 3, 4, 4]
+    assert run.slots([0.0, 0.02, 0.04, 0.2, 0.3, 0.74, 0.76, 1.0], 4) == [0, 0, 1, 2, 2, 3, 4, 4]
 
 
 def test_counts_on_disk_are_used_and_damage_is_repaired(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from .. import family, niah_text, rng, vocabulary
 from ..family import Family, Piece, Weave
 from ..item import Item, Question
 from ..tokenizers import Tokenizer, count_batch, special_tokens
+from ..word_counts import SAMPLE, counts_alike, splits_at_spaces
 
 BLOCKS = 16
 """Insertion blocks: equal parts of the context's tokens, by which recall is scored."""
@@ -91,22 +92,23 @@ class ProbeTask(Family):
         """Item `index` at `length` tokens. LengthBudgetError when the facts do not fit, TaskError for a bad argument."""
         draft = self.draft(index, length, data_seed, split, depth)
         paired = Draft(f"{self.sheet.family}@{self.version}", index, data_seed, split)
-        tokenizer = _Once(tokenizer)
+        counter = _Once(tokenizer)
         facts = sorted(self.sheet.facts(paired), key=lambda fact: fact.place)
         asked = sorted((fact for fact in facts if fact.asked is not None), key=lambda fact: fact.asked or 0)
-        questions = tuple(_question(fact, tokenizer) for fact in asked)
-        depths = _depths(facts, questions, length, tokenizer)
+        questions = tuple(_question(fact, counter) for fact in asked)
+        depths = _depths(facts, questions, length, counter)
+        place = {id(fact): i for i, fact in enumerate(facts)}
         pieces = tuple(
             Piece(fact.key, fact.value, niah_text.needle_sentence(fact.key, fact.value), at)
             for fact, at in zip(facts, depths, strict=True)
         )
         meta = {
             "places": [fact.place for fact in facts], "roles": [fact.role for fact in facts],
-            "asked": [facts.index(fact) for fact in asked], "stale": [fact.stale for fact in asked],
+            "asked": [place[id(fact)] for fact in asked], "stale": [fact.stale for fact in asked],
         }  # fmt: skip
         supply, source = family.prose(paired, tokenizer)
         weave = Weave(niah_text.context_head(), pieces, questions, meta)
-        return family.woven(self, draft, weave, supply, source, length, tokenizer)
+        return family.woven(self, draft, weave, supply, source, length, counter)
 
 
 class _Once:
@@ -114,10 +116,18 @@ class _Once:
 
     def __init__(self, inner: Tokenizer) -> None:
         self.inner, self.fingerprint, self.special_tokens = inner, inner.fingerprint, special_tokens(inner)
+        self.splits_at_spaces = splits_at_spaces(inner)
         self.known: dict[str, int] = {}
 
     def encode(self, text: str) -> list[int]:
         return self.inner.encode(text)
+
+    def learn(self, facts: Sequence[Fact]) -> None:
+        """Count the sentences of many facts, by their keys and values alone where that is sure."""
+        texts = [" " + niah_text.needle_sentence(fact.key, fact.value) for fact in facts]
+        if len(texts) > SAMPLE:
+            counts = counts_alike(texts, [(f" {fact.key}", f" {fact.value}.") for fact in facts], self.inner)
+            self.known.update(() if counts is None else zip(texts, counts.tolist(), strict=True))
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         missing = [text for text in dict.fromkeys(texts) if text not in self.known]
@@ -130,12 +140,13 @@ def _question(fact: Fact, tokenizer: Tokenizer) -> Question:
 
 
 def _depths(
-    facts: Sequence[Fact], questions: Sequence[Question], length: int, tokenizer: Tokenizer
+    facts: Sequence[Fact], questions: Sequence[Question], length: int, tokenizer: _Once
 ) -> list[float]:
     """Fractions of the haystack's tokens that put each fact at its place of the context, in ascending order.
 
     Context = length - the most costly question. What stands before a fact is the head, earlier facts and haystack.
     """
+    tokenizer.learn(facts)
     texts = [" " + niah_text.needle_sentence(fact.key, fact.value) for fact in facts]
     texts += [niah_text.context_head(), *(q.text + q.answer_prefix for q in questions)]
     sizes = count_batch(tokenizer, texts).tolist()
