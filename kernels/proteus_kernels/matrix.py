@@ -45,20 +45,24 @@ def _prefix_mask(n: int, size: int, dim: int, device: torch.device) -> Tensor:
         return (torch.arange(size, device=device) < n).view(shape)
 
 
-@lru_cache(maxsize=4096)
-def _ones(n: int, size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A prefix mask as numbers: a product with truth values would convert them every time."""
-    with torch.inference_mode(False):
-        return _prefix_mask(n, size, dim, device).to(dtype)
-
-
 class Opened(NamedTuple):
     """One where a coordinate is open, else zero."""
 
     state: Tensor
     """Broadcasts against S_BHKV."""
     columns: Tensor | None
-    """Broadcasts against what is written and read, [B, H, 1, V]. None on the key axis, where q, k and p hold the zeros."""
+    """Broadcasts against what is written and read, [B, H, 1, V]. None on the key axis."""
+    rows: Tensor | None
+    """Broadcasts against q, k and p, [B, H, 1, K], on the key axis alone."""
+
+
+@lru_cache(maxsize=4096)
+def _opened(n: int, size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Opened:
+    """In numbers: a product with truth values would convert them every time."""
+    with torch.inference_mode(False):
+        ones = _prefix_mask(n, size, dim, device).to(dtype)
+        on_rows = dim == AXIS_DIM["key"]
+        return Opened(ones, None if on_rows else ones, ones.mT if on_rows else None)
 
 
 class Parts(NamedTuple):
@@ -218,10 +222,9 @@ def scan(
 def _one_position(x: Parts, state: Tensor, core: Core, n: int, axis: str) -> MatrixOut:
     """Everything is computed, with zeros as small factors: fewer calls than a slice, and calls are what decoding costs."""
     dim = AXIS_DIM[axis]
-    ones = _ones(n, state.shape[dim], dim, state.device, state.dtype)
-    if axis == "key":
-        return core.whole(x.on_rows(ones.mT)._replace(opened=Opened(ones, None)), state)
-    return core.whole(x._replace(opened=Opened(ones, ones)), state)
+    opened = _opened(n, state.shape[dim], dim, state.device, state.dtype)
+    x = x if opened.rows is None else x.on_rows(opened.rows)
+    return core.whole(x._replace(opened=opened), state)
 
 
 def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], axis: str) -> MatrixOut:

@@ -12,9 +12,11 @@ from .errors import LengthBudgetError, TaskError
 from .fit import Plan, fit
 from .haystack import Haystack
 from .item import Item, Needle, Question
-from .niah import ANSWER_SLACK
 from .supply import Supply, corpus_counts
 from .tokenizers import Tokenizer, count
+
+ANSWER_SLACK = 4
+"""Tokens of answer budget past the gold: room for a full stop, and for a wrong longer number to show that it is longer."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,20 @@ class Family:
         data_seed: int = 0,
         split: str = "test",
         depth: float | None = None,
+        **more: Any,
     ) -> Iterator[Item]:
-        """Items 0..n-1; arguments as in `item`."""
+        """Items 0..n-1; arguments as in `item`, with what a task takes beside them."""
         for index in range(n):
-            yield self.item(index, length=length, tokenizer=tokenizer, data_seed=data_seed, split=split, depth=depth)
+            yield self.item(index, length=length, tokenizer=tokenizer, data_seed=data_seed, split=split, depth=depth, **more)
 
-    def minimum_length(self, n: int, *, tokenizer: Tokenizer, data_seed: int = 0, split: str = "test") -> int:
+    def minimum_length(
+        self, n: int, *, tokenizer: Tokenizer, data_seed: int = 0, split: str = "test", **more: Any
+    ) -> int:
         """The smallest length in tokens that holds every one of the items 0..n-1."""
         least = 0
         for index in range(n):
             try:
-                self.item(index, length=1, tokenizer=tokenizer, data_seed=data_seed, split=split)
+                self.item(index, length=1, tokenizer=tokenizer, data_seed=data_seed, split=split, **more)
             except LengthBudgetError as error:
                 least = max(least, error.minimum)
         return least

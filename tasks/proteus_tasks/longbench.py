@@ -17,9 +17,8 @@ from typing import Any
 
 from . import fixtures_qa, sources
 from .errors import DataFileError, LengthBudgetError, TaskError
-from .family import Draft, Family, ask
+from .family import ANSWER_SLACK, Draft, Family, ask
 from .item import Item, Question
-from .niah import ANSWER_SLACK
 from .retrieval import order
 from .sources import LONGBENCH_SETS
 from .tokenizers import Tokenizer, count, count_batch, decode, special_tokens

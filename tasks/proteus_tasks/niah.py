@@ -6,21 +6,19 @@ index, depth); length and tokenizer change only how much haystack there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from . import haystack as haystacks
 from . import niah_text, rng, vocabulary
-from .errors import LengthBudgetError, TaskError
-from .fit import Layout, Plan, fit
+from .errors import TaskError
+from .family import ANSWER_SLACK, Draft, Family, Piece, Weave, prose, woven
 from .haystack import Haystack
-from .item import Item, Needle, Question
-from .supply import Counts, Supply, corpus_counts
+from .item import Item, Question
+from .supply import Counts, Supply
 from .tokenizers import Tokenizer, count, count_batch
 from .word_counts import SAMPLE, counts_alike
 
-ANSWER_SLACK = 4
-"""Tokens of answer budget past the gold: room for a full stop, and for a wrong longer number to show that it is longer."""
 _DRAW: dict[str, Callable[[int, str, int], list[str]]] = {
     "word": vocabulary.draw_words,
     "pair": vocabulary.draw_pairs,
@@ -30,7 +28,7 @@ _DRAW: dict[str, Callable[[int, str, int], list[str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NiahTask:
+class NiahTask(Family):
     """`keys` needles' keys with `values` values each, `queries` keys asked; haystack: noise, prose or needles."""
 
     variant: str
@@ -41,6 +39,7 @@ class NiahTask:
     values: int = 1
     queries: int = 1
     version: int = 1
+    takes_depth = True
 
     @property
     def id(self) -> str:
@@ -63,114 +62,47 @@ class NiahTask:
         `haystack` replaces the prose (not noise or needles). Raises LengthBudgetError when `length` cannot hold one unit of
         haystack, TaskError for a bad argument.
         """
-        self._check(index, length, split, depth)
-        draft = _Draft(self, index, data_seed, split)
-        keys = draft.draw("keys", self.key, self.keys)
-        values = draft.draw("values", self.value, self.keys * self.values)
+        draft = self.draft(index, length, data_seed, split, depth)
+        keys = self._draw(draft, "keys", self.key, self.keys)
+        values = self._draw(draft, "values", self.value, self.keys * self.values)
         depths = rng.fractions(draft.seed("depths"), len(values)).tolist()
         if depth is not None:
             depths[0] = float(depth)
-        needles = [
-            (keys[i // self.values], value, at) for i, (value, at) in enumerate(zip(values, depths, strict=True))
+        pieces = [
+            Piece(key, value, niah_text.needle_sentence(key, value), at)
+            for key, value, at in zip((k for k in keys for _ in range(self.values)), values, depths, strict=True)
         ]
-        needles.sort(key=lambda needle: needle[2])
-        questions = tuple(self._question(key, needles, tokenizer) for key in keys[: self.queries])
-        plan = Plan(
-            self.id,
-            length,
-            tuple((niah_text.needle_sentence(key, value), at) for key, value, at in needles),
-            tuple((q.text + q.answer_prefix, q.max_new_tokens) for q in questions),
-        )
+        pieces.sort(key=lambda piece: piece.depth)
+        questions = tuple(self._question(key, pieces, tokenizer) for key in keys[: self.queries])
+        meta = {"asked_depth": None if depth is None else float(depth)}
+        weave = Weave(niah_text.context_head(), tuple(pieces), questions, meta)
         supply, source = self._supply(draft, length, tokenizer, haystack)
-        layout = fit(plan, supply, tokenizer)
-        suffix = "" if depth is None else f"/depth{depth:g}"
-        meta = {
-            "variant": niah_text.VARIANT, "data_seed": data_seed, "index": index, "tokenizer": tokenizer.fingerprint,
-            "asked_depth": None if depth is None else float(depth), "haystack": source, "haystack_start": supply.start,
-            "haystack_units": layout.units, "counting": layout.counting,
-        }  # fmt: skip
-        return Item(
-            id=f"{self.id}@{self.version}/{split}/seed{data_seed}/len{length}/{index}{suffix}",
-            task=self.id,
-            version=self.version,
-            split=split,
-            length=length,
-            reached=layout.reached,
-            context=layout.context,
-            questions=questions,
-            needles=_placed(needles, layout),
-            truncation="none",
-            gold_survives=True,
-            meta=meta,
-        )
+        return woven(self, draft, weave, supply, source, length, tokenizer, depth)
 
-    def items(
-        self,
-        n: int,
-        *,
-        length: int,
-        tokenizer: Tokenizer,
-        data_seed: int = 0,
-        split: str = "test",
-        depth: float | None = None,
-        haystack: Haystack | None = None,
-    ) -> Iterator[Item]:
-        """Items 0..n-1; arguments as in `item`."""
-        for index in range(n):
-            yield self.item(
-                index,
-                length=length,
-                tokenizer=tokenizer,
-                data_seed=data_seed,
-                split=split,
-                depth=depth,
-                haystack=haystack,
-            )
-
-    def minimum_length(
-        self, n: int, *, tokenizer: Tokenizer, data_seed: int = 0, split: str = "test", haystack: Haystack | None = None
-    ) -> int:
-        """The smallest length in tokens that holds every one of the items 0..n-1."""
-        least = 0
-        for index in range(n):
-            try:
-                self.item(index, length=1, tokenizer=tokenizer, data_seed=data_seed, split=split, haystack=haystack)
-            except LengthBudgetError as error:
-                least = max(least, error.minimum)
-        return least
-
-    def _check(self, index: int, length: int, split: str, depth: float | None) -> None:
-        haystacks.check_split(split)
-        if index < 0 or length < 1:
-            raise TaskError(f"{self.id}: index {index} and length {length} must be at least 0 and 1")
-        if depth is not None and not 0.0 <= depth <= 1.0:
-            raise TaskError(f"{self.id}: depth {depth} is not in [0, 1]")
-
-    def _question(self, key: str, needles: list[tuple[str, str, float]], tokenizer: Tokenizer) -> Question:
-        golds = tuple(value for k, value, _ in needles if k == key)
+    def _question(self, key: str, pieces: Sequence[Piece], tokenizer: Tokenizer) -> Question:
+        golds = tuple(piece.value for piece in pieces if piece.key == key)
         text = niah_text.question(key) if len(golds) == 1 else niah_text.question_all(key, len(golds))
         budget = count(tokenizer, niah_text.gold_continuation(golds)) + ANSWER_SLACK
         return Question(text, niah_text.answer_prefix(key), golds, budget)
 
     def _supply(
-        self, draft: _Draft, length: int, tokenizer: Tokenizer, haystack: Haystack | None
+        self, draft: Draft, length: int, tokenizer: Tokenizer, haystack: Haystack | None
     ) -> tuple[Supply, str]:
         if self.haystack == "needles":
             return self._distractors(draft, length, tokenizer), "needles"
-        if self.haystack == "noise":
-            source = haystacks.noise()
-        else:
-            source = haystack if haystack is not None else haystacks.sotu(draft.split)
-        start = source.starts[int(rng.below(draft.seed("start"), len(source.starts), 1)[0])]
-        return Supply(source.units, corpus_counts(source, tokenizer), start), source.name
+        return prose(draft, tokenizer, haystacks.noise() if self.haystack == "noise" else haystack)
 
-    def _distractors(self, draft: _Draft, length: int, tokenizer: Tokenizer) -> Supply:
+    @staticmethod
+    def _draw(draft: Draft, purpose: str, kind: str, n: int) -> list[str]:
+        return _DRAW[kind](draft.seed(purpose), draft.split, n)
+
+    def _distractors(self, draft: Draft, length: int, tokenizer: Tokenizer) -> Supply:
         """Needle sentences that are not asked for: the keys and values drawn after those of the asked needles."""
         most = vocabulary.pair_pool(draft.split) - self.keys if self.key == "pair" else length
         wanted, counts, needed = min(SAMPLE, most), None, 0
         while True:
-            keys = draft.draw("keys", self.key, self.keys + wanted)[self.keys :]
-            values = draft.draw("values", self.value, self.keys + wanted)[self.keys :]
+            keys = self._draw(draft, "keys", self.key, self.keys + wanted)[self.keys :]
+            values = self._draw(draft, "values", self.value, self.keys + wanted)[self.keys :]
             units = [niah_text.needle_sentence(key, value) for key, value in zip(keys, values, strict=True)]
             if counts is None:
                 counts = _sentence_counts(units, keys, values, tokenizer)
@@ -198,30 +130,6 @@ def _sentence_counts(
         if alike is not None:
             return Counts(alike, additive=True)
     return Counts(count_batch(tokenizer, texts), additive=None)
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """The identity of an item without length and tokenizer: everything random is drawn from it."""
-
-    task: NiahTask
-    index: int
-    data_seed: int
-    split: str
-
-    def seed(self, purpose: str) -> int:
-        name = f"{self.task.id}@{self.task.version}"
-        return rng.seed_of("proteus-tasks", name, self.split, self.data_seed, self.index, purpose)
-
-    def draw(self, purpose: str, kind: str, n: int) -> list[str]:
-        return _DRAW[kind](self.seed(purpose), self.split, n)
-
-
-def _placed(needles: list[tuple[str, str, float]], layout: Layout) -> tuple[Needle, ...]:
-    return tuple(
-        Needle(key, value, char, token, depth)
-        for (key, value, depth), char, token in zip(needles, layout.char_offsets, layout.token_offsets, strict=True)
-    )
 
 
 VARIANTS: dict[str, NiahTask] = {

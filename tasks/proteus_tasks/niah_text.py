@@ -6,7 +6,6 @@ same tokens for the pieces as for the whole prompt.
 
 from __future__ import annotations
 
-VARIANT = "strict"
 INSTRUCTION = "Remember the access codes in the text below."
 TEMPLATE_PHRASE = "access code"
 """No haystack sentence contains this phrase, in any case: only needles speak of access codes."""
