@@ -12,7 +12,8 @@ import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -164,7 +165,8 @@ def _from_hub(source: Source, lock: Path | None) -> Table:
     held = _read_lock(lock).get(source.name, {}) if lock is not None else {}
     try:
         revision = source.revision or held.get("revision") or _newest(repository)
-        rows = datasets.load_dataset(repository, config, split=source.split, revision=revision)
+        with _one_try(repository, revision):
+            rows = datasets.load_dataset(repository, config, split=source.split, revision=revision)
     except Exception as error:  # whatever the hub's client raises: offline, gone, moved, refused
         first = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise DataFileError(f"{source.name}: {repository} cannot be loaded ({first}); {_advice(source)}") from error
@@ -185,6 +187,27 @@ def _newest(repository: str) -> str | None:
     from huggingface_hub import HfApi
 
     return str(HfApi().dataset_info(repository).sha)
+
+
+@contextmanager
+def _one_try(repository: str, revision: str | None) -> Iterator[None]:
+    """Where the hub cannot be reached, only a copy that was loaded before counts: its client would ask again for half a minute."""
+    import datasets
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    held = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    try:
+        if not (Path(repository).is_dir() or any(held)):
+            HfApi().dataset_info(repository, revision=revision, timeout=10)
+    except HfHubHTTPError:
+        pass  # it answers: what it says is for the load to tell
+    except Exception:  # whatever the client's transport raises
+        datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = held
 
 
 def _read_lock(folder: Path) -> dict[str, Any]:

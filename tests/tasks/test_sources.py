@@ -129,6 +129,32 @@ def test_an_unreachable_hub_is_one_line(tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
+    if importlib.util.find_spec("datasets") is None:
+        return
+    import datasets
+    from huggingface_hub import HfApi, constants
+
+    asked, loads = [], []
+
+    def ask(self, repository, **_):
+        asked.append(repository)
+        raise OSError("no route to host")
+
+    def load(*_, **__):
+        loads.append((datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE))
+        raise ConnectionError("nothing was loaded before")
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(HfApi, "dataset_info", ask)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(DataFileError, match="nothing was loaded before"):
+        sources.load(sources.SOURCES["longbench_qasper"])
+    assert len(asked) == 1 and loads == [(True, True)]
+    assert (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE) == (False, False)
+
+
 def test_files_of_the_schema_give_the_items_of_the_fixture(tmp_path):
     """The real loaders on files with the fixtures' rows: the same contexts, under another id and with the data's hash."""
     put(tmp_path, "swde.jsonl", "\n".join(map(json.dumps, fixtures.rows("swde", "test"))))
