@@ -25,7 +25,8 @@ Value = bool | int | float | str
 
 ZOO = "zoo"
 PATH_SOURCES = ("hf", "vllm", "openai", "lm-eval")
-SIZES = ("micro", "340m", "760m", "1.3b")
+SIZES = ("micro", "micro-scratch", "30m", "340m", "760m", "1.3b")
+"""micro-scratch is the size micro with both twins trained from scratch: the control of the branching protocol."""
 NO_FIXED_STATE = ("transformer", "transformer++")
 DEFAULT_BLOCKS = 16
 WEIGHTS = "weights"
