@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import pairwise
 from typing import Any, TypeVar, cast
@@ -23,6 +23,8 @@ from proteus_kernels.masks import segments
 F = TypeVar("F", bound=Callable[..., Any])
 AXIS_DIM = {"head": 1, "key": 2, "value": 3}
 LEAST = (512, 256)
+CACHED = 2**17
+"""Entries of a tensor that stays in the cache of a core together with a few more of its kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,13 @@ class Piece:
     @property
     def chunks(self) -> int:
         return (self.stop - self.start) // self.size
+
+    def parts(self, chunks: int) -> Iterator[Piece]:
+        """The same in runs of so many chunks or fewer."""
+        for start in range(self.start, self.stop, chunks * self.size):
+            stop = min(self.stop, start + chunks * self.size)
+            counts = self.counts and self.counts[start - self.start : stop - self.start]
+            yield replace(self, start=start, stop=stop, counts=counts)
 
     def state(self, state_BHKV: Tensor) -> Tensor:
         """The open part, a view."""
@@ -80,6 +89,14 @@ def cut(active: Sequence[int] | None, length: int, state_BHKV: Tensor, axis: str
         piece for start, stop, n in segments(active, length, state_BHKV.shape[AXIS_DIM[axis]])
         for piece in _chunked(start, stop, size, axis, n, None)
     ]  # fmt: skip
+
+
+def cached(pieces: Sequence[Piece], state: Tensor) -> list[Piece]:
+    """On a CPU in parts whose temporaries stay in its cache, and take the memory of the part before."""
+    if state.device.type != "cpu":
+        return list(pieces)
+    batch, heads, *dims = state.shape
+    return [part for piece in pieces for part in piece.parts(max(1, CACHED // (batch * heads * piece.size * max(*dims, piece.size))))]
 
 
 def may_share(active: Sequence[int], states: Sequence[Tensor], axis: str) -> bool:
@@ -139,7 +156,7 @@ def between(rows: Tensor, cum: Tensor, diagonal: int) -> Tensor:
     size = cum.shape[-1]
     lower = torch.ones(size, size, dtype=cum.dtype, device=cum.device).tril(diagonal)
     scale = 1 / math.log(2)
-    return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2() * lower
+    return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2_().mul_(lower)
 
 
 def full_precision(f: F) -> F:

@@ -10,7 +10,7 @@ Shapes as in `delta`; M_BHKV. With masks w, p, r (write, predict, output) of one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,11 +18,12 @@ from torch import Tensor
 
 from proteus_kernels.masks import Counts, counts, cut_time
 from proteus_kernels.matrix import AXIS_DIM, memory_axis_size, prefix_mask
-from proteus_kernels.pieces import may_share, prefixes, share
+from proteus_kernels.pieces import Piece, may_share, share
 from proteus_kernels.titans_common import TitansState, pieces
 from proteus_kernels.titans_dual import dual
 from proteus_kernels.titans_dual_forward import Run
-from proteus_kernels.titans_runs import block_length, by_chunk, by_position, run_of, stretches
+from proteus_kernels.titans_pieces import plan, scan
+from proteus_kernels.titans_runs import block_length, by_chunk, by_position, factors_of, run_of, stretches
 
 
 def recurrent(
@@ -90,9 +91,11 @@ def chunk(
         )  # fmt: skip
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
     dim = memory_axis_size(axis, memory)
+    if active is None or (gate == "both" and decay_locked == "masked"):
+        qkv = [x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV)]
+        gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
+        return _scanned(qkv, gates, state, active, axis, inner, read == "pre")
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
-    if active is not None and gate == "both" and _shares(active, state, axis, decay_locked):
-        q_BTHK, k_BTHK, v_BTHV, active = _shared(q_BTHK, k_BTHK, v_BTHV, active, memory, axis, inner)
     q, k, v = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV))
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     length, outs, pre = q.shape[2], [], read == "pre"
@@ -115,21 +118,33 @@ def chunk(
     return out, TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
 
 
-def _shares(active: Sequence[int], state: TitansState, axis: str, decay_locked: str) -> bool:
-    """Whether masked inputs make a piece out of several counts (see `pieces`): locked parts hold nothing."""
-    parts = [x.detach() if state.constant and not x.is_leaf else x for x in (*state.weights, *state.momentum, *state.anchor)]
-    return decay_locked == "masked" and state.offset == 0 and may_share(active, parts, axis)
+def _scanned(
+    qkv: Sequence[Tensor], gates: Sequence[Tensor], state: TitansState, active: Sequence[int] | None, axis: str, inner: int,
+    pre: bool,
+) -> tuple[Tensor, TitansState]:  # fmt: skip
+    """What opens writes, predicts and reads, and what is locked stands still: `titans_pieces`."""
+    length, scale = qkv[0].shape[2], qkv[0].shape[-1] ** -0.5
+    (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
+    turns, spans = plan(_pieces(active, length, state, axis, inner), state.offset, inner)
+    factors = [
+        factors_of(cut, size, block_length(size, min(memory.shape[2:])), pre=pre)
+        for (_, _, size), cut in zip(spans, cut_time(spans, *gates), strict=True)
+    ]
+    y, memory, momentum, anchor = scan(turns, scale, qkv, (memory, momentum, anchor), factors)
+    offset = (state.offset + length) % inner
+    return y.transpose(1, 2), TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
 
 
-def _shared(
-    q: Tensor, k: Tensor, v: Tensor, active: Sequence[int], memory: Tensor, axis: str, inner: int
-) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """Masked inputs, and the counts of fewer and longer pieces."""
-    longer = [p.opened for p in share(active, memory, axis, inner) for _ in range(p.start, p.stop)]
-    if longer != list(active):
-        mask = prefixes(active, k.shape[-1] if axis == "key" else v.shape[-1], q)[:, None]
-        q, k, v = (q * mask, k * mask, v) if axis == "key" else (q, k, v * mask)
-    return q, k, v, longer
+def _pieces(active: Sequence[int] | None, length: int, state: TitansState, axis: str, inner: int) -> Iterator[Piece]:
+    """Pieces between unlocks on the grid of inner chunks, or shared ones where what is locked holds nothing."""
+    (memory,) = state.weights
+    if active is not None and state.offset == 0:
+        parts = (*state.weights, *state.momentum, *state.anchor)
+        if may_share(active, [x.detach() if state.constant and not x.is_leaf else x for x in parts], axis):
+            yield from share(active, memory, axis, inner)
+            return
+    for start, stop, size, n in pieces(active, length, memory_axis_size(axis, memory), inner, state.offset):
+        yield Piece(start=start, stop=stop, size=size, axis=axis, opened=n)
 
 
 Trio = tuple[Tensor, Tensor, Tensor]

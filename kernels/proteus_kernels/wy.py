@@ -18,14 +18,14 @@ dL_j = -<dk_j, k_j> for k_j where it is written, and dL_C = <dS', S'>.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from proteus_kernels.matrix import Core, MatrixOut, Parts
-from proteus_kernels.pieces import Piece, between, full_precision, later_sum, room, rows_dot
+from proteus_kernels.pieces import Piece, between, cached, full_precision, later_sum, room, rows_dot
 
 KINDS = ("key", "key", "key", "value", "gate", "gate")
 """What the last axis of q, k, p, v, beta and g is."""
@@ -53,7 +53,7 @@ def core(*, read: str, undecayed: bool, chunk_size: int) -> Core:
         given = (x.q, x.k, None if x.p is x.k else x.p, x.v, x.gates[0], x.g)
         inputs = (*(t if t is None else t.to(state.dtype) for t in given), state)
         record = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-        return _Chunked.apply(rule, pieces, record, *inputs)
+        return _Chunked.apply(rule, cached(pieces, state), record, *inputs)
 
     return Core(run, min(chunk_size, BLOCK))
 
@@ -75,12 +75,12 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, rule: Rule, pieces: Sequence[Piece], record: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
         *given, state = inputs
         y, state = room(given[3], pieces, "value"), state.clone(memory_format=torch.contiguous_format)
-        saved: list[Tensor | None] = []
+        saved: list[Tensor] = []
         for piece in pieces:
-            out, kept = _forward(rule, piece, given, piece.state(state))
+            out, kept = _forward(_open(rule, piece, given), piece, piece.state(state))
             piece.put(y, out, "value")
             if record:
-                saved += vars(kept).values()
+                saved += kept
         ctx.rule, ctx.pieces = rule, pieces
         ctx.save_for_backward(*inputs, *saved)
         return y, state
@@ -95,8 +95,8 @@ class _Chunked(torch.autograd.Function):
         grads = [None if x is None else room(x, pieces, kind) for x, kind in zip(given, KINDS, strict=True)]
         d_state = d_state.clone(memory_format=torch.contiguous_format)
         for i in reversed(range(len(pieces))):
-            piece, x = pieces[i], Kept(*kept[i * COUNT : (i + 1) * COUNT])
-            d_q, d_k, d_p, *rest = _backward(ctx.rule, piece, x, d_y, piece.state(d_state))
+            piece, own = pieces[i], Kept(*kept[i * COUNT : (i + 1) * COUNT])
+            d_q, d_k, d_p, *rest = _backward(ctx.rule, piece, _open(ctx.rule, piece, given), own, d_y, piece.state(d_state))
             if grads[2] is None:
                 d_k.add_(d_p)
             for out, d_x, kind in zip(grads, (d_q, d_k, d_p, *rest), KINDS, strict=True):
@@ -106,22 +106,17 @@ class _Chunked(torch.autograd.Function):
         return None, None, None, *grads, d_state
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What the backward of one piece needs. [n G, C, .] but states [n + 1, G, K, V]; decays None for a rule without."""
+class Open(NamedTuple):
+    """The open part of one piece's inputs, [n G, C, .], and its decays (None for a rule without).
+
+    The backward makes it again: copies inside the cache are cheaper than memory that waits for it.
+    """
 
     q: Tensor
     k: Tensor
     p: Tensor
     v: Tensor
     beta: Tensor
-    scores: Tensor
-    inverse: Tensor
-    q_read: Tensor
-    p_read: Tensor
-    k_write: Tensor
-    deltas: Tensor
-    states: Tensor
     read_gam: Tensor
     predict_gam: Tensor
     read: Tensor | None
@@ -129,28 +124,54 @@ class Kept:
     to_end: Tensor | None
     end: Tensor | None
 
+    @property
+    def q_read(self) -> Tensor:
+        return _times(self.q, self.read)
 
-COUNT = len(fields(Kept))
+    @property
+    def p_read(self) -> Tensor:
+        return self.p * (self.beta if self.predict is None else self.beta * self.predict)
+
+    @property
+    def k_write(self) -> Tensor:
+        return _times(self.k, self.to_end)
 
 
-def _forward(rule: Rule, piece: Piece, inputs: Sequence[Any], state: Tensor) -> tuple[Tensor, Kept]:
-    """y [n G, C, V] of one piece, whose open state moves on in place."""
+class Kept(NamedTuple):
+    """What the backward of one piece does not make again. [n G, C, .] but states [n + 1, G, K, V]."""
+
+    scores: Tensor
+    inverse: Tensor
+    deltas: Tensor
+    states: Tensor
+
+
+COUNT = len(Kept._fields)
+
+
+def _open(rule: Rule, piece: Piece, inputs: Sequence[Any]) -> Open:
     q, k, p, v, beta, g = inputs
-    n, flat = piece.chunks, lambda x: x.flatten(0, 1)
-    q, k, v = flat(piece.take(q, "key")), flat(piece.take(k, "key")), flat(piece.take(v, "value"))
-    p = k if p is None else flat(piece.take(p, "key"))
-    beta = flat(piece.take(beta[..., None], "gate"))
-    read_gam, predict_gam, read, predict, to_end, end = _decays(rule, piece, g, beta)
-    scores = torch.bmm(q, k.mT).mul_(read_gam)
-    lower = torch.bmm(p, k.mT).mul_(predict_gam).mul_(beta)
-    identity = torch.eye(piece.size, dtype=q.dtype, device=q.device).expand_as(lower)
-    inverse = torch.linalg.solve_triangular(lower, identity, upper=False, unitriangular=True)
-    q_read, p_read, k_write = _times(q, read), p * (beta if predict is None else beta * predict), _times(k, to_end)
-    errors, deltas = (v * beta).unflatten(0, (n, -1)), v.new_empty(n, v.shape[0] // n, *v.shape[1:])
-    states = v.new_empty(n + 1, v.shape[0] // n, k.shape[-1], v.shape[-1])
+    own = {"k": piece.take(k, "key").flatten(0, 1), "beta": piece.take(beta[..., None], "gate").flatten(0, 1)}
+    return Open(
+        piece.take(q, "key").flatten(0, 1), own["k"], own["k"] if p is None else piece.take(p, "key").flatten(0, 1),
+        piece.take(v, "value").flatten(0, 1), own["beta"], *_decays(rule, piece, g, own["beta"]),
+    )  # fmt: skip
+
+
+def _forward(x: Open, piece: Piece, state: Tensor) -> tuple[Tensor, Kept]:
+    """y [n G, C, V] of one piece, whose open state moves on in place."""
+    n = piece.chunks
+    scores = torch.bmm(x.q, x.k.mT).mul_(x.read_gam)
+    lower = torch.bmm(x.p, x.k.mT).mul_(x.predict_gam).mul_(x.beta)
+    identity = torch.eye(piece.size, dtype=lower.dtype, device=lower.device).expand_as(lower)
+    # from the right: the same inverse in half the time
+    inverse = torch.linalg.solve_triangular(lower, identity, upper=False, left=False, unitriangular=True)
+    errors = (x.v * x.beta).unflatten(0, (n, -1))
+    deltas = torch.empty_like(errors)
+    states = errors.new_empty(n + 1, errors.shape[1], x.k.shape[-1], x.v.shape[-1])
     states[0].unflatten(0, state.shape[:2]).copy_(state)
     s = states.unbind(0)
-    per_chunk = _unbound(n, p_read, k_write.mT, inverse), errors.unbind(0), deltas.unbind(0), _ends(end, n)
+    per_chunk = _unbound(n, x.p_read, x.k_write.mT, inverse), errors.unbind(0), deltas.unbind(0), _ends(x.end, n)
     for i, ((p_i, kt_i, t_i), error, delta, decay) in enumerate(zip(*per_chunk, strict=True)):
         error.baddbmm_(p_i, s[i], alpha=-1)
         torch.bmm(t_i, error, out=delta)
@@ -159,11 +180,9 @@ def _forward(rule: Rule, piece: Piece, inputs: Sequence[Any], state: Tensor) -> 
         else:
             torch.mul(s[i], decay, out=s[i + 1]).baddbmm_(kt_i, delta)
     state.copy_(states[-1].unflatten(0, state.shape[:2]))
-    y = torch.bmm(q_read, states[:-1].flatten(0, 1)).baddbmm_(scores, flat(deltas))
-    return y, Kept(
-        q, k, p, v, beta, scores, inverse, q_read, p_read, k_write, flat(deltas), states,
-        read_gam, predict_gam, read, predict, to_end, end,
-    )  # fmt: skip
+    deltas = deltas.flatten(0, 1)
+    y = torch.bmm(x.q_read, states[:-1].flatten(0, 1)).baddbmm_(scores, deltas)
+    return y, Kept(scores, inverse, deltas, states)
 
 
 def _decays(rule: Rule, piece: Piece, g: Tensor | None, like: Tensor) -> tuple[Any, ...]:
@@ -197,15 +216,15 @@ def _ends(end: Tensor | None, n: int) -> Sequence[Tensor | None]:
     return [None] * n if end is None else end.unflatten(0, (n, -1)).unbind(0)
 
 
-def _backward(rule: Rule, piece: Piece, x: Kept, d_y: Tensor, d_state: Tensor) -> tuple[Any, ...]:
+def _backward(rule: Rule, piece: Piece, x: Open, kept: Kept, d_y: Tensor, d_state: Tensor) -> tuple[Any, ...]:
     """Gradients of q, k, p, v, beta, g of one piece, [n G, C, .]; d_state moves to its start in place."""
     n, dy = piece.chunks, piece.take(d_y, "value").flatten(0, 1)
-    d_deltas, d_errors = torch.bmm(x.scores.mT, dy), torch.empty_like(dy)
-    grads = torch.empty_like(x.states)  # at the start of every chunk, and behind the last
+    d_deltas, d_errors = torch.bmm(kept.scores.mT, dy), torch.empty_like(dy)
+    grads = torch.empty_like(kept.states)  # at the start of every chunk, and behind the last
     torch.bmm(x.q_read.mT, dy, out=grads[:-1].flatten(0, 1))
     grads[-1].unflatten(0, d_state.shape[:2]).copy_(d_state)
     s = grads.unbind(0)
-    per_chunk = list(zip(_unbound(n, x.p_read.mT, x.k_write, x.inverse.mT, d_deltas, d_errors), _ends(x.end, n), strict=True))
+    per_chunk = list(zip(_unbound(n, x.p_read.mT, x.k_write, kept.inverse.mT, d_deltas, d_errors), _ends(x.end, n), strict=True))
     for i in reversed(range(n)):
         (pt_i, k_i, tt_i, d_delta, d_error), decay = per_chunk[i]
         d_delta.baddbmm_(k_i, s[i + 1])
@@ -216,12 +235,12 @@ def _backward(rule: Rule, piece: Piece, x: Kept, d_y: Tensor, d_state: Tensor) -
             s[i].addcmul_(s[i + 1], decay)
         s[i].baddbmm_(pt_i, d_error, alpha=-1)
     d_state.copy_(grads[0].unflatten(0, d_state.shape[:2]))
-    starts, ends = x.states[:-1].flatten(0, 1).mT, grads[1:].flatten(0, 1)
-    d_scores = torch.bmm(dy, x.deltas.mT).mul_(x.read_gam)
-    d_lower = torch.bmm(d_errors, x.deltas.mT).mul_(x.predict_gam).tril_(-1)  # negative, like d_p until its sign is set
+    starts, ends = kept.states[:-1].flatten(0, 1).mT, grads[1:].flatten(0, 1)
+    d_scores = torch.bmm(dy, kept.deltas.mT).mul_(x.read_gam)
+    d_lower = torch.bmm(d_errors, kept.deltas.mT).mul_(x.predict_gam).tril_(-1)  # negative, like d_p until its sign is set
     d_q = _scaled(torch.bmm(dy, starts), x.read).baddbmm_(d_scores, x.k)
     d_p = _scaled(torch.bmm(d_errors, starts), x.predict).baddbmm_(d_lower, x.k)
-    d_k = _scaled(torch.bmm(x.deltas, ends.mT), x.to_end).baddbmm_(d_scores.mT, x.q)
+    d_k = _scaled(torch.bmm(kept.deltas, ends.mT), x.to_end).baddbmm_(d_scores.mT, x.q)
     d_k.baddbmm_(d_lower.mul_(x.beta).mT, x.p, alpha=-1)
     from_p = rows_dot(d_p, x.p)
     d_beta = rows_dot(d_errors, x.v).sub_(from_p)
@@ -229,7 +248,7 @@ def _backward(rule: Rule, piece: Piece, x: Kept, d_y: Tensor, d_state: Tensor) -
     if x.end is not None:
         by_read, by_predict = rows_dot(d_q, x.q), from_p.mul_(x.beta.squeeze(-1)).neg_()
         by_cum = by_read + by_predict - rows_dot(d_k, x.k)
-        by_cum[:, -1] += rows_dot(x.states[1:].flatten(2), grads[1:].flatten(2)).flatten()
+        by_cum[:, -1] += rows_dot(kept.states[1:].flatten(2), grads[1:].flatten(2)).flatten()
         d_g = later_sum(by_cum)
         if rule.pre:
             d_g -= by_read
