@@ -8,7 +8,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from proteus_bench import __version__
 from proteus_bench.errors import UsageError, unknown
 from proteus_bench.leaderboard.board_schema import Board, BoardRow, Leaderboard
 from proteus_bench.leaderboard.build import leaderboard_of
+from proteus_bench.leaderboard.cost import WORDS
 from proteus_bench.leaderboard.schema import ScoreBlock
 from proteus_bench.store import prove_writable, write_bytes, write_json
 from proteus_bench.store.canonical import digest
@@ -29,6 +30,12 @@ _COLUMNS = (
     "active", "seconds_per_item", "configs_tried", "entry",
 )  # fmt: skip
 
+_COST_COLUMNS = (
+    "suite", "method", "size", "seed", "measure", "length", "pairs", "ratio", "ci_low", "ci_high", "outcome", "tokens_per_second",
+    "static_tokens_per_second", "peak_bytes", "static_peak_bytes", "state_bytes", "static_state_bytes", "clock", "load", "cpu",
+    "time_verdict", "memory_verdict", "entry",
+)  # fmt: skip
+
 
 def export(folder: Path, to: str, out: Path, timestamp: str | None = None) -> list[Path]:
     """Write the leaderboard of ``folder`` into ``out`` and return the files. UsageError for an unknown form."""
@@ -38,9 +45,7 @@ def export(folder: Path, to: str, out: Path, timestamp: str | None = None) -> li
     board = leaderboard_of(folder)
     prove_writable(out)
     if to == "csv":
-        path = out / "leaderboard.csv"
-        write_bytes(path, to_csv(board).encode("utf-8"))
-        return [path]
+        return [_csv_file(out / "leaderboard.csv", to_csv(board)), *_cost_files(board, out)]
     written = []
     for name, document in eee_documents(board, _timestamp(timestamp)):
         path = out / name
@@ -48,6 +53,17 @@ def export(folder: Path, to: str, out: Path, timestamp: str | None = None) -> li
         write_json(path, document)
         written.append(path)
     return written
+
+
+def _csv_file(path: Path, text: str) -> Path:
+    write_bytes(path, text.encode("utf-8"))
+    return path
+
+
+def _cost_files(board: Leaderboard, out: Path) -> list[Path]:
+    """cost.csv, where some row has a cost."""
+    text = cost_csv(board)
+    return [_csv_file(out / "cost.csv", text)] if text.count("\n") > 1 else []
 
 
 def _timestamp(given: str | None) -> str:
@@ -60,15 +76,33 @@ def _timestamp(given: str | None) -> str:
 
 def to_csv(board: Leaderboard) -> str:
     """One line a row and cell, and one for the mean (task 'all'). No cell starts what a spreadsheet would run."""
+    parts = (("live", board.boards), ("archive", board.archive))
+    return _table(_COLUMNS, (line for part, found in parts for one in found for row in one.rows for line in _lines(part, one, row)))
+
+
+def cost_csv(board: Leaderboard) -> str:
+    """One line a live row, measure and length: time and memory of the schedule against its static twin."""
+    return _table(_COST_COLUMNS, (line for one in board.boards for row in one.rows for line in _cost_lines(one, row)))
+
+
+def _table(columns: tuple[str, ...], lines: Iterable[dict[str, Any]]) -> str:
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for part, boards in (("live", board.boards), ("archive", board.archive)):
-        for one in boards:
-            for row in one.rows:
-                for line in _lines(part, one, row):
-                    writer.writerow([csv_cell(line.get(column)) for column in _COLUMNS])
+    writer.writerow(columns)
+    for line in lines:
+        writer.writerow([csv_cell(line.get(column)) for column in columns])
     return sink.getvalue()
+
+
+def _cost_lines(board: Board, row: BoardRow) -> Iterator[dict[str, Any]]:
+    cost = row.paired_cost
+    for line in cost.lines if cost is not None else ():
+        assert cost is not None
+        yield {
+            **line.model_dump(), "suite": board.suite.name, "method": row.label, "size": row.size, "pairs": line.n,
+            "clock": cost.clock, "seed": cost.seed, "state_bytes": cost.state_bytes, "static_state_bytes": cost.static_state_bytes,
+            "cpu": cost.machine.cpu, "time_verdict": cost.time, "memory_verdict": cost.memory, "entry": row.id,
+        }  # fmt: skip
 
 
 def _lines(part: str, board: Board, row: BoardRow) -> Iterator[dict[str, Any]]:
@@ -155,11 +189,17 @@ def _eee(board: Board, row: BoardRow, timestamp: str) -> dict[str, Any]:
                 "state_bytes": str(row.state_bytes),
                 "training_length": str(row.train_length),
                 "training_seeds": " ".join(map(str, row.seeds)),
+                **_cost_words(row),
             },
         },
         "evaluation_results": [_result(board, row, "all", None, row.overall)]
         + [_result(board, row, cell.task, cell.length, cell) for cell in row.cells],
     }
+
+
+def _cost_words(row: BoardRow) -> dict[str, str]:
+    cost = row.paired_cost
+    return {} if cost is None else {"cost_time": WORDS[cost.time], "cost_memory": WORDS.get(cost.memory or "", "not measured")}
 
 
 def _result(board: Board, row: BoardRow, task: str, length: int | None, block: ScoreBlock) -> dict[str, Any]:

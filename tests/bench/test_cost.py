@@ -1,5 +1,6 @@
 """What a schedule costs: paired in one process, computed again by whoever reads it, shown machine by machine."""
 
+import csv
 import json
 import re
 import shutil
@@ -13,8 +14,9 @@ import torch
 from proteus_bench.cost.measure import Twins, paired, peak_bytes
 from proteus_bench.errors import UsageError
 from proteus_bench.leaderboard import Options, add_runs, verify
-from proteus_bench.leaderboard.cost import CostBlock, Machine, cost_block, cost_reasons, read_cost
+from proteus_bench.leaderboard.cost import WORDS, CostBlock, Machine, cost_block, cost_reasons, read_cost
 from proteus_bench.leaderboard.entry import read_entry
+from proteus_bench.leaderboard.export import export
 from proteus_bench.site.cost_figures import cost_sections
 from proteus_bench.store import read_json
 from tests.bench.leaderboard_help import edit, fails, refused
@@ -172,6 +174,13 @@ def test_a_cost_reaches_the_leaderboard_the_page_and_the_report(
     cpu = made.paired_cost.machine.cpu
     for text in (page, report):
         assert text.count("What a schedule costs</h2>") == 1 and cpu in text and "titans+proteus: " in text
+    scores, costs = export(tmp_path / "board", "csv", tmp_path / "csv")
+    lines = list(csv.DictReader(costs.open(encoding="utf-8")))
+    assert [(x["measure"], x["length"], x["pairs"]) for x in lines] == [(m, "256", "6") for m in ("train", "prefill", "decode")]
+    assert [float(x["ratio"]) for x in lines] == [x.ratio for x in made.paired_cost.lines] and scores.name == "leaderboard.csv"
+    documents = [json.loads(path.read_text()) for path in export(tmp_path / "board", "eee", tmp_path)]
+    said = [document["model_info"]["additional_details"].get("cost_time") for document in documents]
+    assert [text for text in said if text] == [WORDS[made.paired_cost.time]]
 
 
 def test_a_cost_that_comes_later_joins_its_entry(
