@@ -156,7 +156,7 @@ def between(rows: Tensor, cum: Tensor, diagonal: int) -> Tensor:
     size = cum.shape[-1]
     lower = torch.ones(size, size, dtype=cum.dtype, device=cum.device).tril(diagonal)
     scale = 1 / math.log(2)
-    return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2_().mul_(lower)
+    return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2_() * lower
 
 
 def full_precision(f: F) -> F:
