@@ -79,9 +79,10 @@ def chunk(
     decay_locked: str = "masked",
     inner: int = 16,
 ) -> tuple[Tensor, TitansState]:
-    """The chunked form of `recurrent` (same arguments and result): `titans_dual` with one layer.
+    """The chunked form of `recurrent` (same arguments and result): `titans_pieces` where what opens writes, predicts and reads
+    and what is locked stands still; static, and for the other gates, `titans_dual` with one layer.
 
-    Pieces never cross an unlock, so each runs on a slice of memory, momentum and anchor; locked parts are not touched.
+    Pieces run on a slice of memory, momentum and anchor; locked parts are not touched.
     """
     if q_BTHK.shape[1] == 1:  # nothing to share: the definition has fewer operations
         return recurrent(
@@ -91,7 +92,9 @@ def chunk(
         )  # fmt: skip
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
     dim = memory_axis_size(axis, memory)
-    if active is None or (gate == "both" and decay_locked == "masked"):
+    if active is not None and all(n == dim for n in active) and len(active) == q_BTHK.shape[1]:
+        active = None
+    if active is not None and gate == "both" and decay_locked == "masked":
         qkv = [x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV)]
         gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
         return _scanned(qkv, gates, state, active, axis, inner, read == "pre")
@@ -119,31 +122,31 @@ def chunk(
 
 
 def _scanned(
-    qkv: Sequence[Tensor], gates: Sequence[Tensor], state: TitansState, active: Sequence[int] | None, axis: str, inner: int,
-    pre: bool,
-) -> tuple[Tensor, TitansState]:  # fmt: skip
-    """What opens writes, predicts and reads, and what is locked stands still: `titans_pieces`."""
+    qkv: Sequence[Tensor], gates: Sequence[Tensor], state: TitansState, active: Sequence[int], axis: str, inner: int, pre: bool
+) -> tuple[Tensor, TitansState]:
+    """`titans_pieces` from q, k, v and gates [B, H, T, ...]."""
     length, scale = qkv[0].shape[2], qkv[0].shape[-1] ** -0.5
     (memory,), (momentum,), (anchor,) = state.weights, state.momentum, state.anchor
-    turns, spans = plan(_pieces(active, length, state, axis, inner), state.offset, inner)
-    factors = [
-        factors_of(cut, size, block_length(size, min(memory.shape[2:])), pre=pre)
-        for (_, _, size), cut in zip(spans, cut_time(spans, *gates), strict=True)
-    ]
+    turns, spans = plan(_pieces(active, length, state, axis, inner), memory, state.offset, inner)
+    cuts = cut_time([(s.start, s.stop) for s in spans], *gates)
+    factors = [factors_of(cut, s.block, pre=pre) for s, cut in zip(spans, cuts, strict=True)]
     y, memory, momentum, anchor = scan(turns, scale, qkv, (memory, momentum, anchor), factors)
     offset = (state.offset + length) % inner
     return y.transpose(1, 2), TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
 
 
-def _pieces(active: Sequence[int] | None, length: int, state: TitansState, axis: str, inner: int) -> Iterator[Piece]:
+def _pieces(active: Sequence[int], length: int, state: TitansState, axis: str, inner: int) -> Iterator[Piece]:
     """Pieces between unlocks on the grid of inner chunks, or shared ones where what is locked holds nothing."""
-    (memory,) = state.weights
-    if active is not None and state.offset == 0:
-        parts = (*state.weights, *state.momentum, *state.anchor)
-        if may_share(active, [x.detach() if state.constant and not x.is_leaf else x for x in parts], axis):
-            yield from share(active, memory, axis, inner)
-            return
-    for start, stop, size, n in pieces(active, length, memory_axis_size(axis, memory), inner, state.offset):
+    (memory,), parts = state.weights, (*state.weights, *state.momentum, *state.anchor)
+    dim = memory_axis_size(axis, memory)
+    spans = list(pieces(active, length, dim, inner, state.offset))
+    for *_, n in spans:
+        counts(n, dim, "both")  # refuses what the axis does not have
+    held = [x.detach() if state.constant and not x.is_leaf else x for x in parts]
+    if state.offset == 0 and may_share(active, held, axis):
+        yield from share(active, memory, axis, inner)
+        return
+    for start, stop, size, n in spans:
         yield Piece(start=start, stop=stop, size=size, axis=axis, opened=n)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from proteus_kernels.titans_common import coefficients
 from proteus_kernels.titans_dual_forward import Run
-from proteus_kernels.titans_group import Factors
 
 Span = tuple[int, int, int, int]
 BLOCK = 32
@@ -51,19 +51,43 @@ def by_position(y: Tensor, heads: tuple[int, int]) -> Tensor:
     return y.unflatten(1, heads).permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
-def factors_of(gates: Sequence[Tensor], size: int, block: int, *, pre: bool) -> Factors:
-    """log(1 - alpha), log(eta), theta [B, H, T]: chunks of `size` in blocks of `block` positions."""
-    log_keep, log_eta, theta = (by_chunk(g[..., None], size).squeeze(-1).unflatten(2, (-1, block)) for g in gates)
-    c = coefficients(log_keep, log_eta, -theta, pre=pre)  # -theta: every product of a gradient is subtracted
+@dataclass(frozen=True)
+class Factors:
+    """What m blocks of c positions take from their gates: carried = (b, f) [m, G, c, 2], mix = G [m, G, c, c], end_rows =
+    (G_c, N_c) [m, G, c, 2] and ends = (b_c, f_c, m_c) [m, G, 3]."""
+
+    carried: Tensor
+    mix: Tensor
+    end_rows: Tensor
+    ends: Tensor
+
+
+def factors_of(gates: Sequence[Tensor], block: int, *, pre: bool) -> Factors:
+    """log(1 - alpha), log(eta), theta [B, H, T] in blocks of `block` positions."""
+    return _factors([by_chunk(g[..., None], block).squeeze(-1) for g in gates], pre)
+
+
+def _factors(gates: Sequence[Tensor], pre: bool) -> Factors:
+    """Of gates [..., c], with the first dimensions of those."""
+    c = coefficients(*gates, pre=pre)
     return Factors(
-        carried=torch.stack([c.keep, c.carry], -1).flatten(2, 3),
-        minus_mix=c.mix.flatten(2, 3).contiguous(),
-        minus_ends=torch.stack([c.end_mix, c.end_surprise], -1).flatten(2, 3),
+        carried=torch.stack([c.keep, c.carry], -1),
+        mix=c.mix,
+        end_rows=torch.stack([c.end_mix, c.end_surprise], -1),
         ends=torch.stack([c.end_keep, c.end_carry, c.end_momentum], -1),
     )
 
 
 def run_of(q: Tensor, k: Tensor, v: Tensor, gates: Sequence[Tensor], size: int, block: int, *, pre: bool) -> Run:
-    """q, k, v [B, H, T, .] and gates as for `factors_of`."""
-    q, k, minus_v = (by_chunk(x, size) for x in (q, k, -v))
-    return Run(q=q, k=k, minus_v=minus_v, **vars(factors_of(gates, size, block, pre=pre)))
+    """q, k, v [B, H, T, .] and gates as above: chunks of `size` in blocks of `block` positions."""
+    log_keep, log_eta, theta = (by_chunk(g[..., None], size).squeeze(-1).unflatten(2, (-1, block)) for g in gates)
+    f = _factors([log_keep, log_eta, -theta], pre)  # -theta: every product of a gradient is subtracted
+    return Run(
+        q=by_chunk(q, size),
+        k=by_chunk(k, size),
+        minus_v=by_chunk(-v, size),
+        carried=f.carried.flatten(2, 3),
+        minus_mix=f.mix.flatten(2, 3).contiguous(),
+        minus_ends=f.end_rows.flatten(2, 3),
+        ends=f.ends,
+    )
