@@ -3,12 +3,13 @@
     OMP_NUM_THREADS=1 python benchmarks/training.py [--length 4096] [--sizes 128x4 512x16 512x4] [--peers] [--json FILE]
 
 Prints tokens/s, FLOPs by formula and the fraction of this core's measured matmul rate. Seconds are CPU seconds of the one
-thread (--wall: of the clock), so what else runs on the core does not count. What is compared is called in turn, round after
-round, and a ratio is the median over the rounds: a busy machine slows both. Compare ratios of one run only.
+thread (--wall: of the clock), so what else runs on the core does not count. What is compared, the matmul too, is called in
+turn, round after round, and a ratio is the median over the rounds: a busy machine slows both. Compare ratios of one run only.
 
-FLOPs per token and head, forward (a multiply-add is 2), C the chunk: gated delta 6CK + 4CV + 6KV + C^2/3; linear Titans
-4CK + 4CV + 8KV + 4C^2/3; MLP Titans, N hidden units, K = V, blocks of c: 22KN (3 products to predict, 4 to write and 4 to
-read, W and S each) + 4c(K + N) + 2c^2. Backward counts twice.
+FLOPs per token and head, forward (a multiply-add is 2): gated delta and linear Titans as in `proteus_kernels.costs`; MLP
+Titans, N hidden units, K = V, blocks of c: 22KN (3 products to predict, 4 to write and 4 to read, W and S each) + 4c(K + N)
++ 2c^2. Backward counts twice. Two fractions: at the chunk that is asked for, and at the chunk (block) that the kernel cuts it
+into, whose products are fewer: the first is for comparing kernels, the second says how busy the core is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 
 from proteus_bench.schedules import Capacity, Uniform
-from proteus_kernels import costs
+from proteus_kernels import costs, wy
 from proteus_kernels.titans_runs import block_length
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import MIXERS
@@ -69,10 +70,13 @@ def ratio(slow: list[float], fast: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(found), 3), "min": round(found[0], 3), "max": round(found[-1], 3)}
 
 
-def matmul_rate() -> float:
-    """FLOP/s of a 1024 x 1024 fp32 product on this core."""
-    a, b = torch.randn(2, 1024, 1024)
-    return 2 * 1024**3 / statistics.median(rounds({"": lambda: a @ b}, 5)[""])
+MATMUL = 1024
+
+
+def matmul() -> Run:
+    """A square fp32 product of 2 MATMUL^3 FLOPs."""
+    a, b = torch.randn(2, MATMUL, MATMUL)
+    return lambda: a @ b
 
 
 def mixer(kind: str, size: Size, *, scheduled: bool = False, span: int = 4096) -> Any:
@@ -88,13 +92,18 @@ def mixer(kind: str, size: Size, *, scheduled: bool = False, span: int = 4096) -
     return MIXERS[kind](config)
 
 
-def flops(kind: str, size: Size) -> float:
+def run_chunk(kind: str, size: Size) -> int:
+    """Positions of a chunk as it runs."""
+    return min(CHUNK, wy.BLOCK) if kind == "gdn" else block_length(CHUNK, size.head)
+
+
+def flops(kind: str, size: Size, chunk: int) -> float:
     """Forward and backward, per token, projections (q, k, v, gate, output) included."""
-    k, n, c = size.head, 4 * size.head, block_length(CHUNK, size.head)
+    k, n = size.head, 4 * size.head
     core = {
-        "gdn": costs.delta(k, k, CHUNK).flops,
-        "titans": 8 * CHUNK * k + 8 * k * k + 4 * CHUNK**2 / 3,
-        "titans-mlp": 22 * k * n + 4 * c * (k + n) + 2 * c**2,
+        "gdn": costs.delta(k, k, chunk).flops,
+        "titans": costs.titans(k, k, chunk).flops,
+        "titans-mlp": 22 * k * n + 4 * chunk * (k + n) + 2 * chunk**2,
     }[kind]
     return 3 * (size.heads * core + 2 * size.d * 5 * size.d)
 
@@ -105,7 +114,7 @@ def step(module: Any, x: torch.Tensor, form: str) -> None:
     if not capacity.is_static:
         active = capacity.active_coords_range(0, x.shape[1], module.config.axis_dim()).tolist()
     y, _ = module(x, module.init_state(x.shape[0]), active, form)
-    y.sum().backward()
+    y.backward(x.detach())  # a dense gradient, as a model has it
 
 
 def peers(x: torch.Tensor, size: Size) -> dict[str, Run]:
@@ -130,17 +139,22 @@ def peers(x: torch.Tensor, size: Size) -> dict[str, Run]:
     return {"initial weights (its default)": run(None), f"chunk-start weights (batch_size={CHUNK})": run(CHUNK)}
 
 
-def own_row(kind: str, size: Size, length: int, repeats: int, rate: float) -> dict[str, Any]:
-    x, short = torch.randn(1, length, size.d), torch.randn(1, 512, size.d)
+def own_row(kind: str, size: Size, length: int, repeats: int) -> dict[str, Any]:
+    x, short = (torch.randn(1, n, size.d, requires_grad=True) for n in (length, 512))
     module, twin = mixer(kind, size), mixer(kind, size, scheduled=True, span=length)
-    pair = rounds({"static": lambda: step(module, x, "chunk"), "scheduled": lambda: step(twin, x, "chunk")}, repeats)
-    fast = length / statistics.median(pair["static"])
+    runs = {"matmul": matmul(), "static": lambda: step(module, x, "chunk"), "scheduled": lambda: step(twin, x, "chunk")}
+    times, chunk = rounds(runs, repeats), run_chunk(kind, size)
+    fast = length / statistics.median(times["static"])
     slow = 512 / statistics.median(rounds({"": lambda: step(module, short, "recurrent")}, 2)[""])
+    asked, real = (length * flops(kind, size, c) / (2 * MATMUL**3) for c in (CHUNK, chunk))  # in matmuls
+    share = statistics.median(a / b for a, b in zip(times["matmul"], times["static"], strict=True))
     return {
         "mixer": kind, "d": size.d, "heads": size.heads, "head": size.head,
         "chunk_tokens_per_s": round(fast), "definition_tokens_per_s": round(slow),
-        "chunk_over_definition": round(fast / slow, 1), "scheduled_over_static": ratio(pair["static"], pair["scheduled"]),
-        "flops_per_token": round(flops(kind, size)), "fraction_of_matmul_rate": round(fast * flops(kind, size) / rate, 3),
+        "chunk_over_definition": round(fast / slow, 1), "scheduled_over_static": ratio(times["static"], times["scheduled"]),
+        "matmul_gflop_per_s": round(2e-9 * MATMUL**3 / statistics.median(times["matmul"]), 1),
+        "flops_per_token": round(flops(kind, size, CHUNK)), "fraction_of_matmul_rate": round(asked * share, 3),
+        "chunk_that_runs": chunk, "fraction_at_that_chunk": round(real * share, 3),
     }  # fmt: skip
 
 
@@ -173,16 +187,16 @@ def main() -> None:
         CLOCK["now"] = time.perf_counter
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rate, rows = matmul_rate(), []
+    rows = []
     for size in args.sizes:
         if not args.peers:
             kinds = ("gdn", "titans", "titans-mlp")
-            rows += [own_row(kind, size, args.length, args.repeats, rate) for kind in kinds]
+            rows += [own_row(kind, size, args.length, args.repeats) for kind in kinds]
         rows += peer_rows(size, args.length, args.repeats)
     result = {
         "length": args.length, "chunk": CHUNK, "threads": 1, "repeats": args.repeats,
         "seconds": "wall" if args.wall else "cpu",
-        "matmul_gflop_per_s": round(rate / 1e9, 1), "torch": torch.__version__, "machine": platform.machine(), "rows": rows,
+        "torch": torch.__version__, "machine": platform.machine(), "rows": rows,
     }  # fmt: skip
     print(json.dumps(result, indent=1))
     if args.json:

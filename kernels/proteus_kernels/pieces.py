@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import pairwise
 from typing import Any, TypeVar, cast
 
@@ -25,6 +25,31 @@ AXIS_DIM = {"head": 1, "key": 2, "value": 3}
 LEAST = (512, 256)
 CACHED = 2**17
 """Entries of a tensor that stays in the cache of a core together with a few more of its kind."""
+
+
+class Scratch:
+    """Memory for temporaries, the same again after each `clear`: an allocator hands out what has long left the cache.
+
+    Nothing of it may be kept beyond the next `clear`, or be given to autograd.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like, self._used, self._tensors = like, 0, list[Tensor]()
+
+    def clear(self) -> None:
+        self._used = 0
+
+    def new(self, *shape: int) -> Tensor:
+        """Not initialised."""
+        at, self._used = self._used, self._used + 1
+        if at == len(self._tensors):
+            self._tensors.append(self._like.new_empty(shape))
+        given = self._tensors[at]
+        if given.shape == shape:
+            return given
+        if given.numel() < (size := math.prod(shape)):
+            self._tensors[at] = given = self._like.new_empty(shape)
+        return given.view(-1)[:size].view(shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +78,10 @@ class Piece:
         """The open part, a view."""
         return state_BHKV.narrow(AXIS_DIM[self.axis], 0, self.opened)
 
-    def take(self, x: Tensor, kind: str) -> Tensor:
+    def take(self, x: Tensor, kind: str, scratch: Scratch | None = None) -> Tensor:
         """[B, H, T, D] -> [n, G, C, open D], a masked copy; G = batch x open heads. kind: what D is, key, value or gate."""
         view = self.view(x, kind)
-        out = x.new_empty(view.shape).copy_(view)
+        out = (x.new_empty(view.shape) if scratch is None else scratch.new(*view.shape)).copy_(view)
         return self._masked(out.flatten(1, 2), kind)
 
     def put(self, out: Tensor, x: Tensor, kind: str) -> None:
@@ -96,7 +121,10 @@ def cached(pieces: Sequence[Piece], state: Tensor) -> list[Piece]:
     if state.device.type != "cpu":
         return list(pieces)
     batch, heads, *dims = state.shape
-    return [part for piece in pieces for part in piece.parts(max(1, CACHED // (batch * heads * piece.size * max(*dims, piece.size))))]
+    found: list[Piece] = []
+    for piece in pieces:
+        found += piece.parts(max(1, CACHED // (batch * heads * piece.size * max(*dims, piece.size))))
+    return found
 
 
 def may_share(active: Sequence[int], states: Sequence[Tensor], axis: str) -> bool:
@@ -148,15 +176,20 @@ def room(x: Tensor, pieces: Sequence[Piece], kind: str) -> Tensor:
     return torch.zeros_like(x) if gaps else torch.empty_like(x)
 
 
-def between(rows: Tensor, cum: Tensor, diagonal: int) -> Tensor:
+def between(rows: Tensor, cum: Tensor, diagonal: int, out: Tensor | None = None) -> Tensor:
     """exp(rows_i - cum_j) on and below the diagonal, else 0: [..., C] -> [..., C, C].
 
     Masked by products before (no overflow) and after: filling, and exp of an infinity, take several times as long.
     """
-    size = cum.shape[-1]
-    lower = torch.ones(size, size, dtype=cum.dtype, device=cum.device).tril(diagonal)
-    scale = 1 / math.log(2)
-    return ((rows * scale)[..., :, None] - (cum * scale)[..., None, :]).mul_(lower).exp2_() * lower
+    lower, scale = _lower(cum.shape[-1], diagonal, cum.dtype, cum.device), 1 / math.log(2)
+    exponents = torch.sub((rows * scale)[..., :, None], (cum * scale)[..., None, :], out=out)
+    return torch.mul(exponents.mul_(lower).exp2_(), lower, out=out)
+
+
+@lru_cache(maxsize=64)
+def _lower(size: int, diagonal: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # a tensor of inference mode could not be used by a training afterwards
+        return torch.ones(size, size, dtype=dtype, device=device).tril(diagonal)
 
 
 def full_precision(f: F) -> F:
@@ -174,9 +207,9 @@ def full_precision(f: F) -> F:
     return cast(F, run)
 
 
-def rows_dot(a: Tensor, b: Tensor) -> Tensor:
-    """Products of the rows of two matrices."""
-    return (a * b).sum(-1)
+def rows_dot(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Products of the rows of two matrices; `out` receives those of the entries."""
+    return torch.mul(a, b, out=out).sum(-1)
 
 
 def later_sum(x: Tensor) -> Tensor:

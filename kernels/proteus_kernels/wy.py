@@ -9,7 +9,8 @@ Per head, with a_t = exp(g_t), L = cumsum(g) inside a chunk, and P the log decay
     D = T (beta v - (beta e^P p) S),   Y = (e^R q) S + N D,   S' = e^{L_C} S + (e^{L_C - L} k)^T D
 
 R = L, or L - g for a read before the write. g = None is a rule without decay: no exponential is made. Only D and S go from
-chunk to chunk, everything else is one batched product over all of them.
+chunk to chunk, everything else is one batched product over as many of them as the cache holds: the loop takes
+-T (beta e^P p) and T beta v ready made, and is left with two products a chunk.
 
 The gradients of the decays need no C x C sums: all of y_i carries e^{R_i}, so dR_i = <dq_i, q_i>; likewise dP_i = <dp_i, p_i>,
 dL_j = -<dk_j, k_j> for k_j where it is written, and dL_C = <dS', S'>.
@@ -17,7 +18,7 @@ dL_j = -<dk_j, k_j> for k_j where it is written, and dL_C = <dS', S'>.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.matrix import Core, MatrixOut, Parts
-from proteus_kernels.pieces import Piece, between, cached, full_precision, later_sum, room, rows_dot
+from proteus_kernels.pieces import Piece, Scratch, between, cached, full_precision, later_sum, room, rows_dot
 
 KINDS = ("key", "key", "key", "value", "gate", "gate")
 """What the last axis of q, k, p, v, beta and g is."""
@@ -75,9 +76,10 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, rule: Rule, pieces: Sequence[Piece], record: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
         *given, state = inputs
         y, state = room(given[3], pieces, "value"), state.clone(memory_format=torch.contiguous_format)
-        saved: list[Tensor] = []
+        saved, scratch = list[Tensor](), Scratch(state)
         for piece in pieces:
-            out, kept = _forward(_open(rule, piece, given), piece, piece.state(state))
+            scratch.clear()
+            out, kept = _forward(_open(rule, piece, given, scratch), piece, piece.state(state), scratch)
             piece.put(y, out, "value")
             if record:
                 saved += kept
@@ -91,12 +93,14 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, d_y: Tensor, d_state: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # read once: recomputation hands it out only once
         *given, _ = saved[:INPUTS]
-        kept, pieces = saved[INPUTS:], ctx.pieces
+        kept, pieces, scratch = saved[INPUTS:], ctx.pieces, Scratch(d_state)
         grads = [None if x is None else room(x, pieces, kind) for x, kind in zip(given, KINDS, strict=True)]
         d_state = d_state.clone(memory_format=torch.contiguous_format)
         for i in reversed(range(len(pieces))):
+            scratch.clear()
             piece, own = pieces[i], Kept(*kept[i * COUNT : (i + 1) * COUNT])
-            d_q, d_k, d_p, *rest = _backward(ctx.rule, piece, _open(ctx.rule, piece, given), own, d_y, piece.state(d_state))
+            x = _open(ctx.rule, piece, given, scratch)
+            d_q, d_k, d_p, *rest = _backward(ctx.rule, piece, x, own, d_y, piece.state(d_state), scratch)
             if grads[2] is None:
                 d_k.add_(d_p)
             for out, d_x, kind in zip(grads, (d_q, d_k, d_p, *rest), KINDS, strict=True):
@@ -107,7 +111,7 @@ class _Chunked(torch.autograd.Function):
 
 
 class Open(NamedTuple):
-    """The open part of one piece's inputs, [n G, C, .], and its decays (None for a rule without).
+    """The open part of one piece's inputs, [n G, C, .], and its decays (None for a rule without), in scratch memory.
 
     The backward makes it again: copies inside the cache are cheaper than memory that waits for it.
     """
@@ -124,24 +128,20 @@ class Open(NamedTuple):
     to_end: Tensor | None
     end: Tensor | None
 
-    @property
-    def q_read(self) -> Tensor:
-        return _times(self.q, self.read)
-
-    @property
-    def p_read(self) -> Tensor:
-        return self.p * (self.beta if self.predict is None else self.beta * self.predict)
-
-    @property
-    def k_write(self) -> Tensor:
-        return _times(self.k, self.to_end)
+    def p_read(self, out: Tensor) -> Tensor:
+        """beta e^P p"""
+        return torch.mul(self.p, self.beta if self.predict is None else self.beta * self.predict, out=out)
 
 
 class Kept(NamedTuple):
-    """What the backward of one piece does not make again. [n G, C, .] but states [n + 1, G, K, V]."""
+    """What the backward of one piece does not make again. [n G, C, .] but states [n + 1, G, K, V].
+
+    by_state is -T (beta e^P p), which is what D takes from S.
+    """
 
     scores: Tensor
     inverse: Tensor
+    by_state: Tensor
     deltas: Tensor
     states: Tensor
 
@@ -149,43 +149,43 @@ class Kept(NamedTuple):
 COUNT = len(Kept._fields)
 
 
-def _open(rule: Rule, piece: Piece, inputs: Sequence[Any]) -> Open:
+def _open(rule: Rule, piece: Piece, inputs: Sequence[Any], scratch: Scratch) -> Open:
     q, k, p, v, beta, g = inputs
-    own = {"k": piece.take(k, "key").flatten(0, 1), "beta": piece.take(beta[..., None], "gate").flatten(0, 1)}
-    return Open(
-        piece.take(q, "key").flatten(0, 1), own["k"], own["k"] if p is None else piece.take(p, "key").flatten(0, 1),
-        piece.take(v, "value").flatten(0, 1), own["beta"], *_decays(rule, piece, g, own["beta"]),
-    )  # fmt: skip
+    q, k, v = (piece.take(x, kind, scratch).flatten(0, 1) for x, kind in ((q, "key"), (k, "key"), (v, "value")))
+    p = k if p is None else piece.take(p, "key", scratch).flatten(0, 1)
+    beta = piece.take(beta[..., None], "gate").flatten(0, 1)
+    return Open(q, k, p, v, beta, *_decays(rule, piece, g, beta, scratch))
 
 
-def _forward(x: Open, piece: Piece, state: Tensor) -> tuple[Tensor, Kept]:
-    """y [n G, C, V] of one piece, whose open state moves on in place."""
+def _forward(x: Open, piece: Piece, state: Tensor, scratch: Scratch) -> tuple[Tensor, Kept]:
+    """y [n G, C, V] of one piece, in scratch memory; its open state moves on in place."""
     n = piece.chunks
     scores = torch.bmm(x.q, x.k.mT).mul_(x.read_gam)
-    lower = torch.bmm(x.p, x.k.mT).mul_(x.predict_gam).mul_(x.beta)
+    lower = torch.bmm(x.p, x.k.mT, out=scratch.new(*scores.shape)).mul_(x.predict_gam).mul_(x.beta)
     identity = torch.eye(piece.size, dtype=lower.dtype, device=lower.device).expand_as(lower)
     # from the right: the same inverse in half the time
     inverse = torch.linalg.solve_triangular(lower, identity, upper=False, left=False, unitriangular=True)
-    errors = (x.v * x.beta).unflatten(0, (n, -1))
-    deltas = torch.empty_like(errors)
-    states = errors.new_empty(n + 1, errors.shape[1], x.k.shape[-1], x.v.shape[-1])
+    by_state = torch.bmm(inverse, x.p_read(scratch.new(*x.p.shape))).neg_()
+    deltas = torch.bmm(inverse, torch.mul(x.v, x.beta, out=scratch.new(*x.v.shape))).unflatten(0, (n, -1))
+    states = deltas.new_empty(n + 1, deltas.shape[1], x.k.shape[-1], x.v.shape[-1])
     states[0].unflatten(0, state.shape[:2]).copy_(state)
     s = states.unbind(0)
-    per_chunk = _unbound(n, x.p_read, x.k_write.mT, inverse), errors.unbind(0), deltas.unbind(0), _ends(x.end, n)
-    for i, ((p_i, kt_i, t_i), error, delta, decay) in enumerate(zip(*per_chunk, strict=True)):
-        error.baddbmm_(p_i, s[i], alpha=-1)
-        torch.bmm(t_i, error, out=delta)
+    k_write = _times(x.k, x.to_end, scratch)
+    per_chunk = zip(*_unbound(n, by_state, k_write.mT), deltas.unbind(0), _ends(x.end, n), strict=True)
+    for i, (w_i, kt_i, delta, decay) in enumerate(per_chunk):
+        delta.baddbmm_(w_i, s[i])
         if decay is None:
             torch.baddbmm(s[i], kt_i, delta, out=s[i + 1])
         else:
             torch.mul(s[i], decay, out=s[i + 1]).baddbmm_(kt_i, delta)
     state.copy_(states[-1].unflatten(0, state.shape[:2]))
     deltas = deltas.flatten(0, 1)
-    y = torch.bmm(x.q_read, states[:-1].flatten(0, 1)).baddbmm_(scores, deltas)
-    return y, Kept(scores, inverse, deltas, states)
+    q_read, y = _times(x.q, x.read, scratch), scratch.new(*x.v.shape)
+    torch.bmm(q_read, states[:-1].flatten(0, 1), out=y).baddbmm_(scores, deltas)
+    return y, Kept(scores, inverse, by_state, deltas, states)
 
 
-def _decays(rule: Rule, piece: Piece, g: Tensor | None, like: Tensor) -> tuple[Any, ...]:
+def _decays(rule: Rule, piece: Piece, g: Tensor | None, like: Tensor, scratch: Scratch) -> tuple[Any, ...]:
     """exp(R_i - L_j), exp(P_i - L_j); e^R, e^P, e^{L_C - L} [n G, C, 1] and e^{L_C} [n G, 1, 1]."""
     size = piece.size
     if g is None:
@@ -196,59 +196,70 @@ def _decays(rule: Rule, piece: Piece, g: Tensor | None, like: Tensor) -> tuple[A
     cum = g.cumsum(-1)
     before = cum - g if rule.pre or rule.undecayed else cum
     reads, predicts = (before if rule.pre else cum), (before if rule.undecayed else cum)
-    read_gam = between(reads, cum, -1 if rule.pre else 0)
-    predict_gam = read_gam if reads is predicts else between(predicts, cum, -1)  # its diagonal, if any, is not looked at
+    read_gam = between(reads, cum, -1 if rule.pre else 0, scratch.new(*cum.shape, size))
+    predict_gam = read_gam  # its diagonal, if any, is not looked at
+    if reads is not predicts:
+        predict_gam = between(predicts, cum, -1, scratch.new(*cum.shape, size))
     read = reads.exp()[..., None]
     predict = read if reads is predicts else predicts.exp()[..., None]
     return read_gam, predict_gam, read, predict, (cum[..., -1:] - cum).exp()[..., None], cum[..., -1:, None].exp()
 
 
-def _times(x: Tensor, factor: Tensor | None) -> Tensor:
-    return x if factor is None else x * factor
+def _times(x: Tensor, factor: Tensor | None, scratch: Scratch) -> Tensor:
+    return x if factor is None else torch.mul(x, factor, out=scratch.new(*x.shape))
 
 
-def _unbound(n: int, *tensors: Tensor) -> Iterator[Any]:
-    """For each chunk its parts of tensors [n G, ., .]."""
-    return zip(*(x.unflatten(0, (n, -1)).unbind(0) for x in tensors), strict=True)
+def _unbound(n: int, *tensors: Tensor) -> list[Sequence[Tensor]]:
+    """Tensors [n G, ., .] as their parts in each chunk."""
+    return [x.unflatten(0, (n, -1)).unbind(0) for x in tensors]
 
 
 def _ends(end: Tensor | None, n: int) -> Sequence[Tensor | None]:
     return [None] * n if end is None else end.unflatten(0, (n, -1)).unbind(0)
 
 
-def _backward(rule: Rule, piece: Piece, x: Open, kept: Kept, d_y: Tensor, d_state: Tensor) -> tuple[Any, ...]:
-    """Gradients of q, k, p, v, beta, g of one piece, [n G, C, .]; d_state moves to its start in place."""
-    n, dy = piece.chunks, piece.take(d_y, "value").flatten(0, 1)
-    d_deltas, d_errors = torch.bmm(kept.scores.mT, dy), torch.empty_like(dy)
-    grads = torch.empty_like(kept.states)  # at the start of every chunk, and behind the last
-    torch.bmm(x.q_read.mT, dy, out=grads[:-1].flatten(0, 1))
+def _backward(
+    rule: Rule, piece: Piece, x: Open, kept: Kept, d_y: Tensor, d_state: Tensor, scratch: Scratch
+) -> tuple[Any, ...]:
+    """Gradients of q, k, p, v, beta, g of one piece, [n G, C, .], in scratch memory; d_state moves to its start in place."""
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return torch.bmm(a, b, out=scratch.new(len(a), a.shape[1], b.shape[2]))
+
+    n, dy = piece.chunks, piece.take(d_y, "value", scratch).flatten(0, 1)
+    d_deltas = product(kept.scores.mT, dy)
+    grads = scratch.new(*kept.states.shape)  # at the start of every chunk, and behind the last
+    torch.bmm(_times(x.q, x.read, scratch).mT, dy, out=grads[:-1].flatten(0, 1))
     grads[-1].unflatten(0, d_state.shape[:2]).copy_(d_state)
     s = grads.unbind(0)
-    per_chunk = list(zip(_unbound(n, x.p_read.mT, x.k_write, kept.inverse.mT, d_deltas, d_errors), _ends(x.end, n), strict=True))
+    k_write = _times(x.k, x.to_end, scratch)
+    per_chunk = list(zip(*_unbound(n, kept.by_state.mT, k_write, d_deltas), _ends(x.end, n), strict=True))
     for i in reversed(range(n)):
-        (pt_i, k_i, tt_i, d_delta, d_error), decay = per_chunk[i]
+        wt_i, k_i, d_delta, decay = per_chunk[i]
         d_delta.baddbmm_(k_i, s[i + 1])
-        torch.bmm(tt_i, d_delta, out=d_error)
         if decay is None:
             s[i].add_(s[i + 1])
         else:
             s[i].addcmul_(s[i + 1], decay)
-        s[i].baddbmm_(pt_i, d_error, alpha=-1)
+        s[i].baddbmm_(wt_i, d_delta)
     d_state.copy_(grads[0].unflatten(0, d_state.shape[:2]))
+    d_errors = product(kept.inverse.mT, d_deltas)
     starts, ends = kept.states[:-1].flatten(0, 1).mT, grads[1:].flatten(0, 1)
-    d_scores = torch.bmm(dy, kept.deltas.mT).mul_(x.read_gam)
-    d_lower = torch.bmm(d_errors, kept.deltas.mT).mul_(x.predict_gam).tril_(-1)  # negative, like d_p until its sign is set
-    d_q = _scaled(torch.bmm(dy, starts), x.read).baddbmm_(d_scores, x.k)
-    d_p = _scaled(torch.bmm(d_errors, starts), x.predict).baddbmm_(d_lower, x.k)
-    d_k = _scaled(torch.bmm(kept.deltas, ends.mT), x.to_end).baddbmm_(d_scores.mT, x.q)
+    d_scores = product(dy, kept.deltas.mT).mul_(x.read_gam)
+    d_lower = product(d_errors, kept.deltas.mT).mul_(x.predict_gam).tril_(-1)  # negative, like d_p until its sign is set
+    d_q = _scaled(product(dy, starts), x.read).baddbmm_(d_scores, x.k)
+    d_p = _scaled(product(d_errors, starts), x.predict).baddbmm_(d_lower, x.k)
+    d_k = _scaled(product(kept.deltas, ends.mT), x.to_end).baddbmm_(d_scores.mT, x.q)
     d_k.baddbmm_(d_lower.mul_(x.beta).mT, x.p, alpha=-1)
-    from_p = rows_dot(d_p, x.p)
-    d_beta = rows_dot(d_errors, x.v).sub_(from_p)
+    of_keys = scratch.new(*x.k.shape)
+    from_p = rows_dot(d_p, x.p, of_keys)
+    d_beta = rows_dot(d_errors, x.v, scratch.new(*x.v.shape)).sub_(from_p)
     d_g = None
     if x.end is not None:
-        by_read, by_predict = rows_dot(d_q, x.q), from_p.mul_(x.beta.squeeze(-1)).neg_()
-        by_cum = by_read + by_predict - rows_dot(d_k, x.k)
-        by_cum[:, -1] += rows_dot(kept.states[1:].flatten(2), grads[1:].flatten(2)).flatten()
+        by_read, by_predict = rows_dot(d_q, x.q, of_keys), from_p.mul_(x.beta.squeeze(-1)).neg_()
+        by_cum = by_read + by_predict - rows_dot(d_k, x.k, of_keys)
+        after, d_after = kept.states[1:].flatten(2), grads[1:].flatten(2)
+        by_cum[:, -1] += rows_dot(after, d_after, scratch.new(*after.shape)).flatten()
         d_g = later_sum(by_cum)
         if rule.pre:
             d_g -= by_read

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from proteus_bench.schedules import Capacity
 from proteus_models import narrow
 from proteus_models.config import ModelConfig
+from proteus_models.narrow_inputs import inputs
 from proteus_models.narrow_output import ACTIVATIONS, read_out
 
 
@@ -89,17 +90,18 @@ class Projections(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The definition (`form` recurrent) projects everything, the others leave out what is locked where that pays."""
         c, cap = self.config, self.config.capacity
+        seen = [active if cap.axis == "key" and cap.gate in gates else None for gates in (("both", "read"), ("both",))]
         if form == "recurrent" or not narrow.pays(x_BTD):
             mixed, tail = self.conv(self.linear(x_BTD), tail)
             q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in mixed.split(self.sizes, -1))
+            normed = [False, False]
         else:
-            (q, k, v), tail = narrow.inputs(
+            normed = [on is None or cap.key_norm == "before_mask" for on in seen]  # no mask in the norm
+            (q, k, v), tail = inputs(
                 x_BTD, self.linear.weight, self.conv.weight, tail, widths=[c.head_k, c.head_k, c.head_v], heads=c.n_heads,
-                skipped=skipped(cap, normed=True), axis=cap.axis, active=active,
+                skipped=skipped(cap, normed=True), axis=cap.axis, active=active, normed=[*normed, False], eps=c.eps,
             )  # fmt: skip
-        on_key = active if cap.axis == "key" else None
-        q = key_norm(q, on_key if cap.gate in ("both", "read") else None, cap.key_norm, c.eps)
-        k = key_norm(k, on_key if cap.gate == "both" else None, cap.key_norm, c.eps)
+        q, k = (z if done else key_norm(z, on, cap.key_norm, c.eps) for z, done, on in zip((q, k), normed, seen, strict=True))
         return q, k, v, tail
 
 

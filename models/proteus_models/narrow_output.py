@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proteus_models.narrow import Run, add_product, blocks, columns, rows
+from proteus_models.narrow import Run, add_product, blocks, columns, products, rows
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "silu": (torch.nn.functional.silu, torch.ops.aten.silu_backward),
@@ -62,20 +62,24 @@ def _product(x: Tensor, weight: Tensor | None, run: Run, groups: int) -> Tensor 
 
 
 class _ReadOut(torch.autograd.Function):
+    """In parts of one product each: what it makes is used up in the cache, and only the gate is kept."""
+
     @staticmethod
     def forward(ctx: Any, y: Tensor, x: Tensor, norm: Tensor, gate: Tensor | None, out: Tensor, how: _How) -> Tensor:
         result, gates = x.new_empty(*x.shape[:2], out.shape[0]), []
         cut, groups = how.runs(y)
         for run in cut:
-            g = _product(x, gate, run, groups)
-            gates.append(g)
-            hidden = x.new_empty(len(x), run.stop - run.start, groups * run.opened)
-            for step, here in _steps(run, groups):
-                unit, _ = how.unit(y, step, groups)
-                torch.mul(unit, norm[: unit.shape[-1]], out=hidden[:, here].view(unit.shape))
-                if g is not None:
-                    hidden[:, here].mul_(how.act(g[:, here]))
-            result[:, run.start : run.stop] = hidden @ columns(out, groups, run.opened).flatten(1).T
+            to_out = columns(out, groups, run.opened).flatten(1).T.expand(len(x), -1, -1)
+            for part in products(run):
+                g = _product(x, gate, part, groups)
+                gates.append(g)
+                hidden = x.new_empty(len(x), part.stop - part.start, groups * run.opened)
+                for step, here in _steps(part, groups):
+                    unit, _ = how.unit(y, step, groups)
+                    torch.mul(unit, norm[: unit.shape[-1]], out=hidden[:, here].view(unit.shape))
+                    if g is not None:
+                        hidden[:, here].mul_(how.act(g[:, here]))
+                torch.bmm(hidden, to_out, out=result[:, part.start : part.stop])
         ctx.how = how
         ctx.save_for_backward(y, x, norm, gate, out, *gates)
         return result
@@ -85,30 +89,36 @@ class _ReadOut(torch.autograd.Function):
     def backward(ctx: Any, d_result: Tensor) -> tuple[Tensor | None, ...]:
         y, x, norm, gate, out, *gates = ctx.saved_tensors
         how: _How = ctx.how
-        d_y, d_x, d_norm, d_gate, d_out = (None if z is None else torch.zeros_like(z) for z in (y, x, norm, gate, out))
-        assert d_y is not None and d_x is not None and d_norm is not None and d_out is not None
+        d_norm, d_gate, d_out = (None if z is None else torch.zeros_like(z) for z in (norm, gate, out))
+        assert d_norm is not None and d_out is not None
         cut, groups = how.runs(y)
-        for run, g in zip(cut, gates, strict=True):
-            d_here = d_result[:, run.start : run.stop]
-            d_hidden = d_here @ columns(out, groups, run.opened).flatten(1)
+        whole = all(groups * run.opened == y.shape[2] * y.shape[3] for run in cut)
+        d_y, d_x = (torch.empty_like if whole else torch.zeros_like)(y), (torch.zeros_like if gate is None else torch.empty_like)(x)
+        for part, g in zip((part for run in cut for part in products(run)), gates, strict=True):
+            d_here, from_out = d_result[:, part.start : part.stop], columns(out, groups, part.opened).flatten(1)
+            d_hidden = d_here @ from_out
             hidden, d_g = torch.empty_like(d_hidden), None if g is None else torch.empty_like(g)
-            for step, here in _steps(run, groups):
+            for step, here in _steps(part, groups):
                 unit, root = how.unit(y, step, groups)
-                width, d_unit = unit.shape[-1], d_hidden[:, here]
-                torch.mul(unit, norm[:width], out=hidden[:, here].view(unit.shape))
+                d_unit = d_hidden[:, here]
+                torch.mul(unit, norm[: unit.shape[-1]], out=hidden[:, here].view(unit.shape))
                 if g is not None and d_g is not None:
                     open_gate = how.act(g[:, here])
                     d_g[:, here] = how.act_backward(d_unit * hidden[:, here], g[:, here])
                     hidden[:, here].mul_(open_gate)
-                    d_unit = d_unit * open_gate
-                d_unit = d_unit.view(unit.shape)
-                d_norm[:width].add_((d_unit * unit).sum((0, 1, 2)))
-                d_unit = d_unit * norm[:width]
-                along = (d_unit * unit).sum(-1, keepdim=True).div_(y.shape[3])
-                part = d_unit.addcmul_(unit, along, value=-1)
-                torch.mul(part, root, out=d_y[:, step.start : step.stop, : part.shape[2], :width])
+                    d_unit.mul_(open_gate)
+                _norm_backward(d_unit.view(unit.shape), unit, root, norm, d_norm, d_y[:, step.start : step.stop])
             if d_g is not None and d_gate is not None:
-                add_product(d_x, d_gate, d_g, x, gate, run, groups)
+                add_product(d_x, d_gate, d_g, x, gate, part, groups, first=True)
             d_columns = d_here.flatten(0, 1).T @ hidden.flatten(0, 1)
-            columns(d_out, groups, run.opened).add_(d_columns.unflatten(1, (groups, -1)))
+            columns(d_out, groups, part.opened).add_(d_columns.unflatten(1, (groups, -1)))
         return d_y, d_x, d_norm, d_gate, d_out, None
+
+
+def _norm_backward(d_unit: Tensor, unit: Tensor, root: Tensor, norm: Tensor, d_norm: Tensor, d_y: Tensor) -> None:
+    """Into d_y and d_norm. d_unit, the gradient of unit * norm, and unit are used up."""
+    width = unit.shape[-1]
+    d_norm[:width].add_((d_unit * unit).sum((0, 1, 2)))
+    d_unit.mul_(norm[:width])
+    along = (d_unit * unit).sum(-1, keepdim=True).div_(d_y.shape[3])
+    torch.mul(d_unit.addcmul_(unit, along, value=-1), root, out=d_y[:, :, : unit.shape[2], :width])

@@ -22,6 +22,7 @@ from proteus_models import narrow
 from proteus_models.config import ModelConfig
 from proteus_models.layers import rotary, skipped
 from proteus_models.mixer import MatrixMixer
+from proteus_models.narrow_inputs import inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +57,10 @@ class RotaryProjections(nn.Module):
         if form == "recurrent" or not narrow.pays(x_BTD):
             q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in self.linear(x_BTD).split(self.sizes, -1))
         else:
-            (q, k, v), _ = narrow.inputs(
+            (q, k, v), _ = inputs(
                 x_BTD, self.linear.weight, None, None, widths=[c.head_k, c.head_k, c.head_v], heads=c.n_heads,
                 skipped=skipped(c.capacity, normed=False), axis=c.capacity.axis, active=active,
+                normed=[False] * 3,
             )  # fmt: skip
         return rotate_pairs(q, position, c.rope_base), rotate_pairs(k, position, c.rope_base), v
 
