@@ -5,8 +5,8 @@ m blocks of c positions, G = batch x heads, `each` blocks an inner chunk: an anc
 write and their gradients are one product each, whose factors on the key side are made for all blocks at once:
 
     E = V - K A                                    per block, in turn
-    X' = [b_C W + f_C S; m_C S] + [G_C K | N_C K]^T E
-    Y = [b Q | f Q] X + (Q K^T . G) E              all blocks at once
+    X' = [b_c W + f_c S; m_c S] + [G_c K | N_c K]^T E
+    Y = [b Q | f Q] X + (Q K^T . G) E              per block, the second term for all at once
 
 Only E and X go from block to block. Queries and keys are the open ones.
 """
@@ -21,6 +21,9 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.titans_runs import Factors
+
+ALIGN = 16
+"""Numbers that a buffer's start is a multiple of: 64 bytes of float32, a cache line."""
 
 
 class Scratch:
@@ -47,9 +50,6 @@ class Scratch:
     def clear(self) -> Scratch:
         self.at = 0
         return self
-
-
-ALIGN = 16
 
 
 @dataclass(frozen=True)

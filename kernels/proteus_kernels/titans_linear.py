@@ -94,13 +94,12 @@ def chunk(
     dim = memory_axis_size(axis, memory)
     if active is not None and all(n == dim for n in active) and len(active) == q_BTHK.shape[1]:
         active = None
+    gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     if active is not None and gate == "both" and decay_locked == "masked":
         qkv = [x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV)]
-        gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
         return _scanned(qkv, gates, state, active, axis, inner, read == "pre")
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
     q, k, v = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV))
-    gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
     length, outs, pre = q.shape[2], [], read == "pre"
     spans = list(pieces(active, length, dim, inner, state.offset))
     columns, joined = cut_time(spans, q, k, gates[0]), list(stretches(spans, inner))

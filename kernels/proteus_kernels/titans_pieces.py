@@ -92,9 +92,7 @@ class Stretch:
     block: int
 
 
-def plan(
-    pieces: Iterable[Piece], memory_BHKV: Tensor, offset: int, inner: int
-) -> tuple[list[Turn], list[Stretch]]:  # fmt: skip
+def plan(pieces: Iterable[Piece], memory_BHKV: Tensor, offset: int, inner: int) -> tuple[list[Turn], list[Stretch]]:
     """Pieces of inner chunks as turns with about `GROUP` numbers of state. The pass begins `offset` into an inner chunk."""
     turns: list[Turn] = []
     stretches: list[Stretch] = []
