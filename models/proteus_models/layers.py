@@ -90,18 +90,19 @@ class Projections(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The definition (`form` recurrent) projects everything, the others leave out what is locked where that pays."""
         c, cap = self.config, self.config.capacity
-        seen = [active if cap.axis == "key" and cap.gate in gates else None for gates in (("both", "read"), ("both",))]
+        on_key = active if cap.axis == "key" else None
+        reads, writes = on_key if cap.gate in ("both", "read") else None, on_key if cap.gate == "both" else None
         if form == "recurrent" or not narrow.pays(x_BTD):
             mixed, tail = self.conv(self.linear(x_BTD), tail)
             q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in mixed.split(self.sizes, -1))
-            normed = [False, False]
-        else:
-            normed = [on is None or cap.key_norm == "before_mask" for on in seen]  # no mask in the norm
-            (q, k, v), tail = inputs(
-                x_BTD, self.linear.weight, self.conv.weight, tail, widths=[c.head_k, c.head_k, c.head_v], heads=c.n_heads,
-                skipped=skipped(cap, normed=True), axis=cap.axis, active=active, normed=[*normed, False], eps=c.eps,
-            )  # fmt: skip
-        q, k = (z if done else key_norm(z, on, cap.key_norm, c.eps) for z, done, on in zip((q, k), normed, seen, strict=True))
+            return key_norm(q, reads, cap.key_norm, c.eps), key_norm(k, writes, cap.key_norm, c.eps), v, tail
+        whole = [on is None or cap.key_norm == "before_mask" for on in (reads, writes)]  # no mask in the norm
+        (q, k, v), tail = inputs(
+            x_BTD, self.linear.weight, self.conv.weight, tail, widths=[c.head_k, c.head_k, c.head_v], heads=c.n_heads,
+            skipped=skipped(cap, normed=True), axis=cap.axis, active=active, normed=[*whole, False], eps=c.eps,
+        )  # fmt: skip
+        q = q if whole[0] else key_norm(q, reads, cap.key_norm, c.eps)
+        k = k if whole[1] else key_norm(k, writes, cap.key_norm, c.eps)
         return q, k, v, tail
 
 
