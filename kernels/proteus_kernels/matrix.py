@@ -116,11 +116,15 @@ class Parts(NamedTuple):
         p = k if self.p is self.k else _maybe(self.p, lambda x: x[..., :n])
         return self._replace(q=self.q[..., :n], k=k, p=p)
 
-    def on_rows(self, mask: Tensor) -> Parts:
-        """The same with zeros for the key rows outside of a mask."""
-        k = self.k * mask
-        p = k if self.p is self.k else _maybe(self.p, lambda x: x * mask)
-        return self._replace(q=self.q * mask, k=k, p=p)
+    def within(self, opened: Opened) -> Parts:
+        """For a pass of one position over a whole state. On the key axis q, k and p get their zeros here."""
+        rows, k, p = opened.rows, self.k, self.p
+        if rows is None:
+            return self._replace(opened=opened)
+        k = k * rows
+        if p is not None:
+            p = k if p is self.k else p * rows
+        return self._replace(q=self.q * rows, k=k, p=p, opened=opened)
 
     def columns(self, n: int) -> Parts:
         """The part that writes the first n value columns."""
@@ -223,8 +227,7 @@ def _one_position(x: Parts, state: Tensor, core: Core, n: int, axis: str) -> Mat
     """Everything is computed, with zeros as small factors: fewer calls than a slice, and calls are what decoding costs."""
     dim = AXIS_DIM[axis]
     opened = _opened(n, state.shape[dim], dim, state.device, state.dtype)
-    x = x if opened.rows is None else x.on_rows(opened.rows)
-    return core.whole(x._replace(opened=opened), state)
+    return core.whole(x.within(opened), state)
 
 
 def _seen(x: Parts, state: Tensor, core: Core, outputs: list[tuple[int, int]], axis: str) -> MatrixOut:
