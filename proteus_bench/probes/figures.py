@@ -121,7 +121,10 @@ def _by_block(d: Drawing) -> Iterator[Figure]:
 
 
 def _shown_by_block(task: str) -> bool:
-    return task in ("capacity.mqar_16", "capacity.mqar_64", "interference.a16_b0", "interference.a16_b16")
+    return task in (
+        "capacity.mqar_4", "capacity.mqar_16", "capacity.mqar_64",
+        "interference.a4_b0", "interference.a4_b4", "interference.a16_b0", "interference.a16_b16",
+    )  # fmt: skip
 
 
 def _forgetting(d: Drawing) -> Iterator[Figure]:
