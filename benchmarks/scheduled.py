@@ -1,7 +1,7 @@
 """Cost of a schedule: time of the scheduled twin over its static twin, forward + backward, inside the span.
 
     OMP_NUM_THREADS=1 python benchmarks/scheduled.py [--level op|mixer|model] [--dim 128 --heads 2] [--length 4096 ...]
-        [--chunk 32] [--pairs 15] [--only gdn,swla] [--axes key,value] [--wall] [--json FILE]
+        [--chunk 32] [--pairs 15] [--only gdn,swla] [--axes key,value] [--key-norm after_mask] [--wall] [--json FILE]
 
 For every backbone with a context schedule and every axis that it has: uniform E = 16 (as many blocks as the head axis has
 heads), span = length, one thread. Levels: the recurrence alone, one mixer (projections, recurrence, output), a decoder of
@@ -46,7 +46,8 @@ def twins(mixer: str, axis: str, length: int, args: argparse.Namespace) -> tuple
         memory="mlp" if axis == "hidden" and mixer != "titans-mlp" else "linear",
     )  # fmt: skip
     blocks = args.heads if axis == "head" else 16
-    capacity = Capacity(schedule=Uniform(blocks=blocks, span=length), axis=axis, m0=learned)  # type: ignore[arg-type]
+    norm = args.key_norm if axis == "key" and mixer != "retnet" else "before_mask"  # RetNet has no norm
+    capacity = Capacity(schedule=Uniform(blocks=blocks, span=length), axis=axis, m0=learned, key_norm=norm)  # type: ignore[arg-type]
     return replace(base, capacity=capacity), base
 
 
@@ -153,6 +154,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=32)
     parser.add_argument("--length", type=int, nargs="+", default=[4096])
     parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--key-norm", default="before_mask", help="before_mask needs whole keys, after_mask only the open rows")
     parser.add_argument("--only", default="")
     parser.add_argument("--axes", default="")
     parser.add_argument("--wall", action="store_true", help="seconds of the clock instead of the thread")
