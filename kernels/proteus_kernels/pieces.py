@@ -137,8 +137,15 @@ def may_share(active: Sequence[int], states: Sequence[Tensor], axis: str) -> boo
 
 
 def prefixes(active: Sequence[int], dim: int, like: Tensor) -> Tensor:
-    """One where a coordinate is open at a position, else zero: [T, dim]."""
-    return (torch.arange(dim, device=like.device) < torch.tensor(active, device=like.device)[:, None]).to(like.dtype)
+    """One where a coordinate is open at a position, else zero: [T, dim]. Not to be written to."""
+    return _prefixes(tuple(active), dim, like.dtype, like.device)
+
+
+@lru_cache(maxsize=16)
+def _prefixes(active: tuple[int, ...], dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Kept: every layer masks q, k and p of a piece alike, forward and backward, and a list of counts is slow to read."""
+    with torch.inference_mode(False):
+        return (torch.arange(dim, device=device) < torch.tensor(active, device=device)[:, None]).to(dtype)
 
 
 def least(state: Tensor) -> int:
