@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from statistics import median, quantiles
 
 import torch
 
+from proteus_bench.cost.measure import paired
 from proteus_bench.schedules import Capacity, Uniform
 from proteus_models import zoo
 
@@ -30,12 +32,11 @@ def measure(name: str, axis: str, pairs: int) -> str:
         models.append(model)
     ids = torch.randint(models[0].config.vocab_size, (1, CONTEXT), generator=torch.Generator().manual_seed(0))
     states = [model.prefill(ids)[1] for model in models]
-    seconds: list[list[float]] = [[], []]
-    for n in range(pairs):
-        for which in (0, 1) if n % 2 else (1, 0):
-            began = time.process_time()
-            _, states[which] = models[which].prefill(ids[:, :1], states[which])
-            seconds[which].append(time.process_time() - began)
+
+    def step(which: int) -> None:
+        _, states[which] = models[which].prefill(ids[:, :1], states[which])
+
+    seconds = paired(partial(step, 0), partial(step, 1), pairs, time.process_time, lambda: None)
     low, middle, high = quantiles([a / b for a, b in zip(*seconds, strict=True)], n=4)
     return f"{name:10s} {axis:6s} {middle:6.3f}  [{low:.3f}, {high:.3f}]  {1e6 * median(seconds[1]):7.0f} us static, n = {pairs}"
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proteus_bench.cost.measure import paired
 from proteus_bench.schedules import Capacity, Uniform
 from proteus_kernels import comba, delta, linear, titans_linear, titans_mlp
 from proteus_models.config import ModelConfig
@@ -121,18 +122,8 @@ LEVELS: dict[str, Callable[[ModelConfig, int], Step]] = {"op": op_step, "mixer":
 def measure(mixer: str, axis: str, length: int, args: argparse.Namespace) -> dict[str, Any]:
     clock = time.perf_counter if args.wall else time.process_time
     steps = [LEVELS[args.level](config, length) for config in twins(mixer, axis, length, args)]
-    for step in steps:
-        step()
-    ratios, static = [], []
-    for n in range(args.pairs):
-        times = [0.0, 0.0]
-        for which in (0, 1) if n % 2 else (1, 0):
-            began = clock()
-            steps[which]()
-            times[which] = clock() - began
-        ratios.append(times[0] / times[1])
-        static.append(times[1])
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    times, static = paired(steps[0], steps[1], args.pairs, clock, lambda: None)
+    low, middle, high = statistics.quantiles([a / b for a, b in zip(times, static, strict=True)], n=4)
     return {
         "level": args.level, "mixer": mixer, "axis": axis, "length": length, "ratio": round(middle, 3),
         "quartiles": [round(low, 3), round(high, 3)], "static_tokens_per_s": round(length / statistics.median(static)),
