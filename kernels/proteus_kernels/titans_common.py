@@ -12,7 +12,6 @@ pass that is cut anywhere continues exactly.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from proteus_kernels.masks import segments
+from proteus_kernels.pieces import between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +79,6 @@ def coefficients(log_keep: Tensor, log_eta: Tensor, theta: Tensor, *, pre: bool)
     )
 
 
-def _between(cum: Tensor) -> Tensor:
-    """Product of the factors after s up to t, [..., t, s]; 0 above the diagonal. `cum` are sums of their logarithms.
-
-    Masked by products before (no overflow) and after: filling, and exp of an infinity, take several times as long.
-    """
-    lower = torch.ones(cum.shape[-1], cum.shape[-1], dtype=cum.dtype, device=cum.device).tril()
-    bits = cum / math.log(2)
-    return (bits[..., :, None] - bits[..., None, :]).mul_(lower).exp2_().mul_(lower)
-
-
 class _ClosedForm(torch.autograd.Function):
     """b, f = B m, G = B N, m, and the last rows of G and N; B_ts, E_ts = prod of keep, eta in (s, t], N_ti = E_ti theta_i.
 
@@ -99,7 +89,7 @@ class _ClosedForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_keep: Tensor, log_eta: Tensor, theta: Tensor) -> tuple[Tensor, ...]:
         cum_keep, cum_eta = log_keep.cumsum(-1), log_eta.cumsum(-1)
-        big_b, big_e, b, m = _between(cum_keep), _between(cum_eta), cum_keep.exp(), cum_eta.exp()
+        big_b, big_e, b, m = between(cum_keep, cum_keep, 0), between(cum_eta, cum_eta, 0), cum_keep.exp(), cum_eta.exp()
         surprise = big_e * theta[..., None, :]
         carry, mix = (big_b @ m[..., None]).squeeze(-1), big_b @ surprise
         ctx.save_for_backward(big_b, big_e, surprise, b, m, theta)
