@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -84,14 +84,26 @@ def _tensors(model: DecoderLM, optimizers: list[torch.optim.Optimizer]) -> Itera
 
 
 def read_progress(folder: Path) -> Progress | None:
-    """What is saved in the folder, without its tensors; None when nothing is. InvalidFileError for a damaged file."""
+    """What is saved in the folder, without its tensors; None when nothing is. InvalidFileError for a damaged file.
+
+    Safe beside a training that renames new files into place: the file is opened once. (`safe_open` opens a path twice, for
+    the header and for the tensors, and between the two a rename may put another file there.)
+    """
     path = folder / FILE
-    if not path.exists():
-        return None
     try:
-        with safe_open(path, "pt") as f:
-            return Progress(**json.loads(f.metadata()["progress"]))
-    except (SafetensorError, OSError, TypeError, KeyError, ValueError) as error:
+        with path.open("rb") as f:
+            length = int.from_bytes(f.read(8), "little")
+            size = os.fstat(f.fileno()).st_size
+            if length > size - 8:
+                raise ValueError("cut short")
+            header = json.loads(f.read(length))
+        metadata = header.pop("__metadata__")
+        if size != 8 + length + max(entry["data_offsets"][1] for entry in header.values()):
+            raise ValueError("cut short")
+        return Progress(**json.loads(metadata["progress"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, AttributeError, TypeError, KeyError, IndexError, ValueError) as error:
         raise InvalidFileError(f"{path}: not a training state of ours ({error})") from error
 
 

@@ -16,7 +16,7 @@ from proteus_bench.errors import InvalidFileError, UsageError
 from proteus_models.decoder import MIXERS, DecoderLM
 from proteus_models.train_objective import Rows
 from proteus_models.train_parallel import Processes, draw
-from proteus_models.train_state import load, read_progress
+from proteus_models.train_state import FILE, Progress, load, read_progress
 
 WORKER = str(Path(__file__).with_name("train_worker.py"))
 CASES: dict[str, dict[str, Any]] = {
@@ -130,3 +130,52 @@ def test_a_state_of_another_recipe_or_model_is_refused(trained: Path) -> None:
     other, _ = model("gdn")
     with pytest.raises(InvalidFileError, match="missing or of another shape"):
         load(folder, other, [], "")
+
+
+def test_progress_is_read_whole_while_new_states_are_renamed_into_place(tmp_path: Path) -> None:
+    """Headers of changing length: whoever opens the path twice sooner or later reads one file's header beside another's bytes."""
+    import subprocess
+    import sys
+
+    from safetensors.torch import save_file
+
+    for number in range(2):
+        progress = Progress(step=number, status="running" * (1 + 40 * number))
+        metadata = {"progress": json.dumps(vars(progress)), "identity": ""}
+        save_file({"model.a": torch.zeros(3 + number)}, tmp_path / f"{number}", metadata=metadata)
+    # another process: within this one, a reader in native code keeps the interpreter's lock and hides the race
+    loop = (
+        "import os, sys; files = [open(name, 'rb').read() for name in '01']\n"
+        "while True:\n"
+        "    for data in files:\n"
+        "        open('next', 'wb').write(data); os.replace('next', sys.argv[1])\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", loop, FILE], cwd=tmp_path)
+    seen = set()
+    try:
+        deadline = time.monotonic() + 60
+        for _ in range(4000):
+            while (p := read_progress(tmp_path)) is None:
+                assert writer.poll() is None and time.monotonic() < deadline
+            seen.add(p.step)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert seen == {0, 1}
+
+
+def test_a_damaged_state_is_refused_in_one_line(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / FILE
+    assert read_progress(tmp_path) is None
+    save_file({"model.a": torch.zeros(3)}, path, metadata={"progress": json.dumps(vars(Progress(step=7)))})
+    whole = path.read_bytes()
+    assert read_progress(tmp_path) is not None
+    for damaged in (b"", whole[:5], whole[:40], whole[:-1], b"\xff" * len(whole), whole[:8] + b"[" + whole[9:], whole[:8] + b"[]"):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidFileError, match="not a training state of ours"):
+            read_progress(tmp_path)
+    save_file({"model.a": torch.zeros(3)}, path)
+    with pytest.raises(InvalidFileError, match="not a training state of ours"):
+        read_progress(tmp_path)
