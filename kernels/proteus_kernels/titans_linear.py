@@ -80,7 +80,7 @@ def chunk(
     inner: int = 16,
 ) -> tuple[Tensor, TitansState]:
     """The chunked form of `recurrent` (same arguments and result): `titans_pieces` where what opens writes, predicts and reads
-    and what is locked stands still; static, and for the other gates, `titans_dual` with one layer.
+    and what is locked stands still, and where all is open; for the other gates `titans_dual` with one layer.
 
     Pieces run on a slice of memory, momentum and anchor; locked parts are not touched.
     """
@@ -95,7 +95,7 @@ def chunk(
     if active is not None and all(n == dim for n in active) and len(active) == q_BTHK.shape[1]:
         active = None
     gates = [x.transpose(1, 2) for x in (log_keep_BTH, log_eta_BTH, theta_BTH)]
-    if active is not None and gate == "both" and decay_locked == "masked":
+    if active is None or (gate == "both" and decay_locked == "masked"):
         qkv = [x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV)]
         return _scanned(qkv, gates, state, active, axis, inner, read == "pre")
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
@@ -121,7 +121,13 @@ def chunk(
 
 
 def _scanned(
-    qkv: Sequence[Tensor], gates: Sequence[Tensor], state: TitansState, active: Sequence[int], axis: str, inner: int, pre: bool
+    qkv: Sequence[Tensor],
+    gates: Sequence[Tensor],
+    state: TitansState,
+    active: Sequence[int] | None,
+    axis: str,
+    inner: int,
+    pre: bool,
 ) -> tuple[Tensor, TitansState]:
     """`titans_pieces` from q, k, v and gates [B, H, T, ...]."""
     length, scale = qkv[0].shape[2], qkv[0].shape[-1] ** -0.5
@@ -134,7 +140,7 @@ def _scanned(
     return y.transpose(1, 2), TitansState(weights=(memory,), momentum=(momentum,), anchor=(anchor,), offset=offset)
 
 
-def _pieces(active: Sequence[int], length: int, state: TitansState, axis: str, inner: int) -> Iterator[Piece]:
+def _pieces(active: Sequence[int] | None, length: int, state: TitansState, axis: str, inner: int) -> Iterator[Piece]:
     """Pieces between unlocks on the grid of inner chunks, or shared ones where what is locked holds nothing."""
     (memory,), parts = state.weights, (*state.weights, *state.momentum, *state.anchor)
     dim = memory_axis_size(axis, memory)
@@ -142,7 +148,7 @@ def _pieces(active: Sequence[int], length: int, state: TitansState, axis: str, i
     for *_, n in spans:
         counts(n, dim, "both")  # refuses what the axis does not have
     held = [x.detach() if state.constant and not x.is_leaf else x for x in parts]
-    if state.offset == 0 and may_share(active, held, axis):
+    if active is not None and state.offset == 0 and may_share(active, held, axis):
         yield from share(active, memory, axis, inner)
         return
     for start, stop, size, n in spans:

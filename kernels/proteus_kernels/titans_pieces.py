@@ -17,9 +17,9 @@ from torch import Tensor
 from proteus_kernels.masks import segments
 from proteus_kernels.pieces import AXIS_DIM, Piece, full_precision, room
 from proteus_kernels.titans_group import Group, Kept, Scratch
-from proteus_kernels.titans_runs import Factors, block_length
+from proteus_kernels.titans_runs import BLOCK, Factors, block_length
 
-GROUP = 2**19
+GROUP = 2**18
 """Numbers in the states of a group at most, if it is not one chunk: more leave the cache, fewer cost calls; measured."""
 PLACE = {"head": 1, "key": -2, "value": -1}
 """Where an axis lies in `_States`."""
@@ -101,7 +101,7 @@ def plan(pieces: Iterable[Piece], memory_BHKV: Tensor, offset: int, inner: int) 
         if stretches and stretches[-1].size == size == inner:
             stretches[-1] = replace(stretches[-1], stop=piece.stop)
         else:
-            stretches.append(Stretch(piece.start, piece.stop, size, block_length(size, min(memory_BHKV.shape[2:]))))
+            stretches.append(Stretch(piece.start, piece.stop, size, block_length(size, BLOCK)))
         own = stretches[-1]
         each = size // own.block
         opened = memory_BHKV.narrow(AXIS_DIM[piece.axis], 0, piece.opened).numel()
