@@ -86,21 +86,28 @@ class Projections(nn.Module):
         return like.new_zeros(batch, self.config.conv_width - 1, sum(self.sizes))
 
     def forward(
-        self, x_BTD: Tensor, tail: Tensor, active: list[int] | None, form: str = "recurrent"
+        self, x_BTD: Tensor, tail: Tensor, active: list[int] | None, form: str = "recurrent", raw: bool = False
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The definition (`form` recurrent) projects everything, the others leave out what is locked where that pays."""
+        """The definition (`form` recurrent) projects everything, the others leave out what is locked where that pays.
+
+        raw: q and k are not normalised.
+        """
         c, cap = self.config, self.config.capacity
         on_key = active if cap.axis == "key" else None
         reads, writes = on_key if cap.gate in ("both", "read") else None, on_key if cap.gate == "both" else None
         if form == "recurrent" or not narrow.pays(x_BTD):
             mixed, tail = self.conv(self.linear(x_BTD), tail)
             q, k, v = (t.unflatten(-1, (c.n_heads, -1)) for t in mixed.split(self.sizes, -1))
+            if raw:
+                return q, k, v, tail
             return key_norm(q, reads, cap.key_norm, c.eps), key_norm(k, writes, cap.key_norm, c.eps), v, tail
-        whole = [on is None or cap.key_norm == "before_mask" for on in (reads, writes)]  # no mask in the norm
+        whole = [not raw and (on is None or cap.key_norm == "before_mask") for on in (reads, writes)]  # no mask in the norm
         (q, k, v), tail = inputs(
             x_BTD, self.linear.weight, self.conv.weight, tail, widths=[c.head_k, c.head_k, c.head_v], heads=c.n_heads,
             skipped=skipped(cap, normed=True), axis=cap.axis, active=active, normed=[*whole, False], eps=c.eps,
         )  # fmt: skip
+        if raw:
+            return q, k, v, tail
         q = q if whole[0] else key_norm(q, reads, cap.key_norm, c.eps)
         k = k if whole[1] else key_norm(k, writes, cap.key_norm, c.eps)
         return q, k, v, tail
