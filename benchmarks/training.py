@@ -27,7 +27,7 @@ import torch
 
 from proteus_bench.schedules import Capacity, Uniform
 from proteus_kernels import costs, wy
-from proteus_kernels.titans_runs import block_length
+from proteus_kernels.titans_runs import BLOCK, block_length
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import MIXERS
 
@@ -94,7 +94,9 @@ def mixer(kind: str, size: Size, *, scheduled: bool = False, span: int = 4096) -
 
 def run_chunk(kind: str, size: Size) -> int:
     """Positions of a chunk as it runs."""
-    return min(CHUNK, wy.BLOCK) if kind == "gdn" else block_length(CHUNK, size.head)
+    if kind == "gdn":
+        return min(CHUNK, wy.BLOCK)
+    return block_length(CHUNK, BLOCK if kind == "titans" else size.head)
 
 
 def flops(kind: str, size: Size, chunk: int) -> float:
