@@ -61,4 +61,4 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) .venv-plain .pytest_cache .mypy_cache .ruff_cache
