@@ -2,6 +2,8 @@
 
 Contexts of one call need not have one length. The part they all have is prefilled together, the rest of each apart, so
 no padding ever enters a state. The schedule's clock lives in the state, so questions are batched only where it agrees.
+
+Seconds are CPU seconds of the process, as in `proteus_bench.cost`: what else runs on the machine is not the model's cost.
 """
 
 from __future__ import annotations
@@ -37,20 +39,20 @@ def answer_recurrent(model: Any, contexts: Sequence[Ids], questions: Sequence[Se
         raise ValueError("a gold answer needs at least one token")
     rows = [np.asarray(ids, dtype=np.int64) for ids in contexts]
     shared = min(len(ids) for ids in rows)
-    begun = time.perf_counter()
+    begun = time.process_time()
     state = _consume(model, np.stack([ids[:shared] for ids in rows]), model.init_state(len(rows)))
-    share = (time.perf_counter() - begun) / len(rows)
+    share = (time.process_time() - begun) / len(rows)
     results: list[list[Answer]] = [[] for _ in rows]
     by_tail: dict[int, list[int]] = defaultdict(list)
     for index, ids in enumerate(rows):
         by_tail[len(ids) - shared].append(index)
     for tail, members in sorted(by_tail.items()):
-        begun = time.perf_counter()
+        begun = time.process_time()
         part = state.select(members)
         if tail:
             part = _consume(model, np.stack([rows[i][shared:] for i in members]), part)
         found = _ask(model, part, [questions[i] for i in members])
-        seconds = (time.perf_counter() - begun) / len(members) + share
+        seconds = (time.process_time() - begun) / len(members) + share
         openings = getattr(part, "openings", ()) or (None,) * len(members)
         for index, answers, opening in zip(members, found, openings, strict=True):
             each = seconds / max(1, len(answers))

@@ -112,6 +112,10 @@ def line_chart(
     return _svg(box, title, body)
 
 
+LETTER = 6.4
+"""Width of a letter of a row's label, in the page's font."""
+
+
 def dot_chart(title: str, rows: Sequence[tuple[str, Sequence[Series]]], x: Axis, *, width: float = 640) -> str:
     """Dots with intervals, one row a label; every series of a row holds one point whose ``y`` is the value.
 
@@ -120,7 +124,7 @@ def dot_chart(title: str, rows: Sequence[tuple[str, Sequence[Series]]], x: Axis,
     step, gap = 17.0, 12.0
     heights = [step * len(series) + gap for _, series in rows]
     longest = max((len(label) for label, _ in rows), default=0)
-    box = Box(width, 26 + sum(heights) + 46, left=min(0.45 * width, 14 + 6.4 * longest), bottom=42)
+    box = Box(width, 26 + sum(heights) + 46, left=min(0.45 * width, 14 + LETTER * longest), bottom=42)
     values = [v for _, series in rows for s in series for p in s.points for v in (p.y, p.lo, p.hi) if v is not None]
     at_x, x_ticks = _scale(x, values, box.inner[0], box.inner[2], pad=0.06)
     body = [_frame(title, box, x.label, "", [(at_x(v), t) for v, t in x_ticks], [])]
@@ -129,7 +133,7 @@ def dot_chart(title: str, rows: Sequence[tuple[str, Sequence[Series]]], x: Axis,
         body.append(f'<path class="zero" d="M{_n(at_x(0.0))} {_n(top)}V{_n(bottom)}"/>')
     here = top
     for (label, series), height in zip(rows, heights, strict=True):
-        body.append(_text(left - 8, here + height / 2 + 4, label, "end"))
+        body.append(_text(left - 8, here + height / 2 + 4, _fitted(label, left - 14), "end"))
         for i, one in enumerate(series):
             level = here + gap / 2 + step * (i + 0.5)
             for p in one.points:
@@ -138,6 +142,15 @@ def dot_chart(title: str, rows: Sequence[tuple[str, Sequence[Series]]], x: Axis,
                 body.append(_marker(one.color, at_x(p.y), level, _tip(one.name, p)))
         here += height
     return _svg(box, title, body)
+
+
+def _fitted(label: str, room: float) -> str:
+    """A label that is too wide loses its middle: how it begins and how it ends tells rows apart."""
+    most = int(room / LETTER)
+    if len(label) <= most:
+        return label
+    tail = (most - 1) // 2
+    return f"{label[: most - 1 - tail]}…{label[len(label) - tail :]}"
 
 
 def heat_map(

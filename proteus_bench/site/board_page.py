@@ -284,8 +284,8 @@ def _cost_figure(rows: Sequence[BoardRow]) -> dict[str, Any] | None:
     ]
     return {
         "title": "What it costs",
-        "reading": "Score against the time of one process for one item, as the run reported it: machines differ, and nobody "
-        "checks it.",
+        "reading": "Score against the time of one item, as the run reported it (CPU seconds for models of this zoo): machines "
+        "differ, and nobody checks it.",
         "panels": [line_chart("score and time", series, x, Axis("score x 100", 0, 100))],
     }
 

@@ -94,6 +94,15 @@ def test_every_series_can_be_told_without_colour():
     assert len(set(marks)) == 6
 
 
+def test_a_dot_charts_long_labels_lose_their_middle_and_stay_inside():
+    names = [f"a.family.with.a.very.long.name-fixture.strict {k}K" for k in (1, 2)]
+    rows = [(name, [Series("m", [Point(0, 1.0)], 0)]) for name in names] + [("short", [Series("m", [Point(0, 1.0)], 0)])]
+    found = [x for x in parsed(dot_chart("d", rows, Axis("points"), width=540)).iter() if x.tag.endswith("text") and x.text]
+    labels = [(x.text, float(x.get("x"))) for x in found if x.text.startswith("a.") or x.text == "short"]
+    assert [text[-3:] for text, _ in labels] == [" 1K", " 2K", "ort"] and ["…" in text for text, _ in labels] == [True, True, False]
+    assert all(place - 6.4 * len(text) >= 0 for text, place in labels)
+
+
 def test_a_dot_chart_shows_zero_and_missing_intervals():
     rows = [("one", [Series("a", [Point(0, 5, 1, 9)], 0), Series("b", [Point(0, -5)], 1)])]
     root = parsed(dot_chart("d", rows, Axis("points")))
