@@ -10,7 +10,9 @@ from proteus_bench.leaderboard import Options, add_runs, submit, verify
 from proteus_bench.leaderboard.items import Book
 from proteus_bench.leaderboard.rerun import Sample
 from proteus_bench.leaderboard.schema import Statement
-from proteus_bench.store import digest, read_log
+from proteus_bench.runner.document import _comparison_blocks
+from proteus_bench.runner.results import compare
+from proteus_bench.store import CellKey, digest, read_log
 from proteus_bench.store.canonical import file_digest
 from tests.bench.leaderboard_help import Forger, fails
 
@@ -221,6 +223,30 @@ def test_a_capacity_that_was_not_run_is_refused(forger: Forger, check) -> None: 
 def test_a_diverged_seed_that_is_called_complete_is_refused(forger: Forger, check) -> None:  # type: ignore[no-untyped-def]
     forger.rows(SCHEDULED, SINGLE, lambda rows: rows[0].update(logprob=None))
     fails(check(forger.save()), 1, "called complete, and a state diverged")
+
+
+def test_a_declared_divergence_passes_with_nats_over_the_other_tasks_and_with_none_and_with_no_others(  # type: ignore[no-untyped-def]
+    forger: Forger, check
+) -> None:
+    """What the runner writes of such a run is what the verifier computes."""
+    forger.rows(SCHEDULED, SINGLE, lambda rows: rows[0].update(logprob=None))
+    forger.record(SCHEDULED)["status"] = forger.run["status"] = "diverged"
+    cells = {
+        CellKey(record["label"], cell["task"], cell["length"], record["seed"]): read_log(forger.folder / cell["file"])
+        for record in forger.run["records"]
+        for cell in record["cells"]
+    }
+    forger.run["comparisons"] = _comparison_blocks(compare(SCHEDULED, "titans", cells))
+    (own,) = (line for line in forger.run["comparisons"] if line["task"] == SINGLE)
+    suite = forger.run["comparisons"][-1]
+    assert suite["length"] is None and own["logprob_diff"] is None and suite["logprob_diff"] is not None
+    found = check(forger.save())
+    assert found.ok and found.reached == 2, found.refused
+    kept = dict(suite)
+    suite["logprob_diff"] += 0.5
+    fails(check(forger.save()), 2, "logprob_diff is")
+    suite.update(kept, logprob_diff=None, logprob_ci_low=None, logprob_ci_high=None)
+    assert check(forger.save()).ok
 
 
 def test_sampled_items_depend_on_the_seed_that_nobody_knew(forger: Forger, check, book: Book, tiny_suite: str) -> None:  # type: ignore[no-untyped-def]
