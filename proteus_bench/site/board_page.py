@@ -141,7 +141,8 @@ def _name(row: BoardRow) -> str:
     link = row.statement.link
     if link is not None and link.startswith("https://"):
         name = f'<a href="{escape(clean(link))}" rel="noopener noreferrer">{name}</a>'
-    size = "" if row.size == "micro" else f" @{escape(clean(row.size))}"
+    named = row.size == "micro" or row.label.endswith(f"@{row.size}")
+    size = "" if named else f" @{escape(clean(row.size))}"
     return f'<td class="name"><b>{name}</b>{size}{small}</td>'
 
 
