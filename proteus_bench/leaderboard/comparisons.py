@@ -8,7 +8,7 @@ from typing import Any
 from proteus_bench.errors import BenchError
 from proteus_bench.leaderboard.checks import Checked, close
 from proteus_bench.leaderboard.forms import shown
-from proteus_bench.stats import holm_family, paired_difference, unbounded_difference, verdict
+from proteus_bench.stats import holm_family, paired_difference, verdict
 from proteus_bench.store import CellKey
 from proteus_bench.store.run_file import ComparisonBlock
 
@@ -58,7 +58,7 @@ def _tables(checked: Checked) -> dict[str, dict[tuple[str, int], dict[CellKey, l
 
 def _compared(block: ComparisonBlock, tables: Any) -> tuple[dict[str, Any], bool]:
     """The line as its rows give it, and whether its nats leave out a place where one is not finite, as the run's do."""
-    from proteus_bench.runner.results import item_scores
+    from proteus_bench.runner.results import item_scores, logprob_difference, over_finite
 
     sides = [tables[block.a], tables[block.b]]
     common = sorted(sides[0].keys() & sides[1].keys())
@@ -69,10 +69,9 @@ def _compared(block: ComparisonBlock, tables: Any) -> tuple[dict[str, Any], bool
     for at in places:
         picked = [{key: rows for key, rows in side[at].items() if key.seed in shared} for side in sides]
         differences.append(paired_difference(*(item_scores(one) for one in picked)).scores)
-        if all(row["logprob"] is not None for one in picked for rows in one.values() for row in rows):
-            nats.append(paired_difference(*(item_scores(one, "logprob") for one in picked)).scores)
+        nats.append(logprob_difference(block.a, block.b, picked[0] | picked[1]))
     found = verdict(block.a, block.b, differences, B=0)
-    seen = unbounded_difference(nats) if nats else None
+    seen = over_finite(places, nats)
     line = {
         "diff": found.primary.mean, "ci_low": found.primary.lo, "ci_high": found.primary.hi,
         "method": found.primary.method, "n_seeds": found.seeds, "n_items": found.items, "outcome": found.outcome,
@@ -80,4 +79,4 @@ def _compared(block: ComparisonBlock, tables: Any) -> tuple[dict[str, Any], bool
         "logprob_diff": seen.mean if seen else None, "logprob_ci_low": seen.lo if seen else None,
         "logprob_ci_high": seen.hi if seen else None,
     }  # fmt: skip
-    return line, len(nats) < len(places)
+    return line, any(one is None for one in nats)

@@ -210,16 +210,16 @@ def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comp
         sides = [item_scores({k: rows for k, rows in here.items() if k.model == model}) for model in (a, b)]
         difference = paired_difference(*sides).scores
         differences.append(difference)
-        logprobs.append(_logprob_difference(a, b, here))
+        logprobs.append(logprob_difference(a, b, here))
         seen = None if logprobs[-1] is None else unbounded_difference(logprobs[-1])
         found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}"), seen))
     if len(places) > 1:
-        seen = _over_finite(places, logprobs)
+        seen = over_finite(places, logprobs)
         found.append(Comparison(SUITE, None, verdict(a, b, differences, seed=f"{a}|{b}|{SUITE}"), seen))
     return found
 
 
-def _over_finite(places: Sequence[tuple[str, int]], differences: Sequence[Any]) -> Interval | None:
+def over_finite(places: Sequence[tuple[str, int]], differences: Sequence[Any]) -> Interval | None:
     """The suite's difference in nats over the places where every log-probability is finite; the note names the others."""
     kept = [d for d in differences if d is not None]
     if not kept:
@@ -229,7 +229,7 @@ def _over_finite(places: Sequence[tuple[str, int]], differences: Sequence[Any]) 
     return replace(seen, note=f"without {', '.join(left_out)}: not finite there") if left_out else seen
 
 
-def _logprob_difference(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> np.ndarray | None:
+def logprob_difference(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> np.ndarray | None:
     """[seeds, items] of a - b in nats; None when a log-probability is not finite (a diverged state)."""
     if any(row["logprob"] is None for rows in cells.values() for row in rows):
         return None

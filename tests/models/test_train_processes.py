@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from processes import finish, start
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from proteus_bench.errors import InvalidFileError, UsageError
 from proteus_models.decoder import MIXERS, DecoderLM
@@ -134,11 +136,6 @@ def test_a_state_of_another_recipe_or_model_is_refused(trained: Path) -> None:
 
 def test_progress_is_read_whole_while_new_states_are_renamed_into_place(tmp_path: Path) -> None:
     """Headers of changing length: whoever opens the path twice sooner or later reads one file's header beside another's bytes."""
-    import subprocess
-    import sys
-
-    from safetensors.torch import save_file
-
     for number in range(2):
         progress = Progress(step=number, status="running" * (1 + 40 * number))
         metadata = {"progress": json.dumps(vars(progress)), "identity": ""}
@@ -165,8 +162,6 @@ def test_progress_is_read_whole_while_new_states_are_renamed_into_place(tmp_path
 
 
 def test_a_damaged_state_is_refused_in_one_line(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     path = tmp_path / FILE
     assert read_progress(tmp_path) is None
     save_file({"model.a": torch.zeros(3)}, path, metadata={"progress": json.dumps(vars(Progress(step=7)))})
