@@ -13,10 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proteus_bench import __version__
 from proteus_bench.errors import EnvironmentFault, UsageError, unknown
+
+if TYPE_CHECKING:
+    from proteus_bench.schedules import Capacity
 
 OWN = "proteus-bench"
 GROUPS = {kind: f"proteus_bench.{kind}" for kind in ("tasks", "models", "schedules")}
@@ -181,6 +184,14 @@ def _canonical(name: str) -> str:
 def plugin_statuses() -> list[PluginStatus]:
     """One status per entry point of every group, for ``plugins`` and ``doctor``. Imports all of them."""
     return [status for kind in GROUPS for status in Registry(kind).load()[1]]
+
+
+def stored_capacity(data: Mapping[str, Any]) -> Capacity:
+    """A capacity from a file. Plugins are imported only when its schedule is none of ours. Errors: `Capacity.from_dict`."""
+    from proteus_bench.schedules import BUILTIN, Capacity
+
+    name = data.get("schedule") if isinstance(data, Mapping) else None
+    return Capacity.from_dict(data, BUILTIN if not isinstance(name, str) or name in BUILTIN else schedule_classes())
 
 
 def schedule_classes() -> dict[str, Any]:

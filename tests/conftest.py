@@ -11,8 +11,30 @@ os.environ.pop("PROTEUS_KERNELS", None)
 # compiles or runs them for a device starts a process without it (tests/kernels/conftest.py: `compiler_environment`).
 os.environ["TRITON_INTERPRET"] = "1"
 
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 # Deadlines fail on a loaded machine, and a test that draws new inputs on every run is not a gate.
 settings.register_profile("bench", deadline=None, derandomize=True, max_examples=100, print_blob=True)
 settings.load_profile("bench")
+
+
+@pytest.fixture
+def halfway(tmp_path, monkeypatch):
+    """docs/new_schedule.py, installed as a stranger's distribution in `tmp_path`."""
+    from proteus_bench.runner import models
+
+    source = Path(__file__).resolve().parents[1] / "docs" / "new_schedule.py"
+    info = tmp_path / "halfway_plugin-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: halfway-plugin\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[proteus_bench.schedules]\nhalfway = new_schedule:Halfway\n")
+    (tmp_path / "new_schedule.py").write_text(source.read_text("utf-8"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    models._tables.cache_clear()  # a process asks for the installed plugins once
+    yield source
+    sys.modules.pop("new_schedule", None)
+    models._tables.cache_clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from proteus_bench.registry import stored_capacity
 from proteus_bench.schedules import Capacity
 
 
@@ -91,4 +92,4 @@ class ModelConfig:
         unknown = sorted(set(data) - known)
         if unknown:
             raise ValueError(f"unknown model configuration key {unknown[0]!r}")
-        return ModelConfig(**(data | {"capacity": Capacity.from_dict(data["capacity"])}))
+        return ModelConfig(**(data | {"capacity": stored_capacity(data["capacity"])}))

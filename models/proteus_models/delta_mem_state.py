@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from proteus_bench.errors import BenchError, InvalidFileError
+from proteus_bench.registry import stored_capacity
 from proteus_bench.schedules import Capacity
 from proteus_models.checkpoint import read_weights
 
@@ -70,7 +71,7 @@ class DeltaMemConfig:
         if unknown:
             raise ValueError(f"unknown delta-mem configuration key {unknown[0]!r}")
         lists = {n: tuple(data[n]) for n in ("segment_tokens", "layers") if data.get(n) is not None}
-        return DeltaMemConfig(**{**data, **lists, "capacity": Capacity.from_dict(data["capacity"])})
+        return DeltaMemConfig(**{**data, **lists, "capacity": stored_capacity(data["capacity"])})
 
     def active(self, position_BT: Tensor) -> Tensor | None:
         """Open rows at 1-based positions [B, T]; None when static."""

@@ -1,7 +1,12 @@
-"""A recipe and a seed -> trained models of the zoo: the shared trunk, then every branch from its weights."""
+"""A recipe and a seed -> trained models of the zoo: the shared trunk, then every branch from its weights.
+
+A finished trunk is kept beside the models (`trunks/<backbone>-<hash>/seed<k>`), so a schedule of somebody else's branches from the
+very weights that ours branched from.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -16,14 +21,16 @@ from typing import Any
 
 import torch
 
-from proteus_bench.errors import UsageError
+from proteus_bench.errors import InvalidFileError, UsageError
 from proteus_bench.grammar import parse_model
-from proteus_bench.schedules import BUILTIN, Capacity
+from proteus_bench.registry import schedule_classes
+from proteus_bench.schedules import Capacity
 from proteus_kernels import dispatch
-from proteus_models.checkpoint import save_checkpoint
+from proteus_models.checkpoint import load_checkpoint, read_json, save_checkpoint, sha256_file
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import DecoderLM
 from proteus_models.recipe import Branch, Phase, Recipe, RecipeError
+from proteus_models.sizes import on_meta
 from proteus_models.titans import mean_active
 from proteus_models.train import SAVE_SECONDS, PhaseTrainer
 from proteus_models.train_data import DataConfig, RowSource
@@ -38,9 +45,8 @@ Report = Callable[[dict[str, Any]], None]
 
 def dry_run(recipe: Recipe) -> dict[str, Any]:
     """Parameters and tokens without training: what the recipe would cost."""
-    model = DecoderLM(model_config(recipe, recipe.branches[0], zoo_tokenizer().vocab_size))
-    for each in recipe.branches:
-        training_schedule(recipe, each)
+    made = [model_config(recipe, each, zoo_tokenizer().vocab_size) for each in recipe.branches]
+    model = DecoderLM(made[0])
     n = sum(p.numel() for p in model.parameters())
     tokens = recipe.trunk.tokens + recipe.branch.tokens * len(recipe.branches)
     body = n - model.embed.weight.numel()
@@ -53,19 +59,19 @@ def dry_run(recipe: Recipe) -> dict[str, Any]:
 
 def train_recipe(
     recipe: Recipe, seed: int, work: Path, *, zoo: Path, only: tuple[str, ...] = (), report: Report = print,
-    save_every: float = SAVE_SECONDS,
+    save_every: float = SAVE_SECONDS, trunks: tuple[Path, ...] = (),
 ) -> list[Path]:  # fmt: skip
     """Train (or resume) one seed; finished branches are written to `zoo/<name>/seed<k>` and never trained twice.
 
-    A killed training loses at most `save_every` seconds.
+    A killed training loses at most `save_every` seconds. `trunks`: other zoos, whose trunk is taken when this one has none, and
+    whose models that branched from it in the same way are copied.
     """
     check_branches(recipe, only)
-    for each in recipe.branches:  # what cannot be trained is refused before anything is
-        training_schedule(recipe, each)
     tokenizer = zoo_tokenizer()
-    trunk_config = model_config(recipe, None, tokenizer.vocab_size)
+    for each in recipe.branches:  # what cannot be trained is refused before anything is
+        on_meta(model_config(recipe, each, tokenizer.vocab_size))
     base = work_folder(recipe, seed, work)
-    trunk, trunk_progress = _phase(trunk_config, None, recipe.trunk, base / "trunk", "trunk", seed, report, save_every)
+    trunk, trunk_progress, trunk_sha = _trunk(recipe, seed, base / "trunk", (zoo, *trunks), report, save_every)
     written = []
     for branch in recipe.branches:
         target = zoo / branch.name / f"seed{seed}"
@@ -75,19 +81,83 @@ def train_recipe(
             written.append(target)
             continue
         config = model_config(recipe, branch, tokenizer.vocab_size)
+        key = _branch_key(recipe, config, trunk_sha) if trunk_sha else ""
+        if key and (same := _same_model(branch, seed, key, trunks)) is not None:
+            shutil.copytree(same, target)
+            share_tokenizer(zoo, zoo_root() / "tokenizer.json")
+            written.append(target)
+            continue
         training = training_schedule(recipe, branch)
         model, progress = _phase(
-            config, trunk.state_dict(), recipe.branch, base / branch.name, "branch", seed, report, save_every, training
+            config, trunk, recipe.branch, base / branch.name, "branch", seed, report, save_every, training
         )
         model.set_capacity(config.capacity)  # the span back at N
         facts = {
             "protocol": "branching", "tokenizer": tokenizer.fingerprint, "data": asdict(DataConfig(**recipe.branch.data)),
         }  # fmt: skip
         card = make_card(recipe, branch, config, seed, trunk_progress, progress, model, training) | facts
+        if key:
+            card |= {"trunk_sha256": trunk_sha, "branch_key": key}
         save_checkpoint(target, model, card)
         share_tokenizer(zoo, zoo_root() / "tokenizer.json")
         written.append(target)
     return written
+
+
+def trunk_folder(recipe: Recipe, seed: int, zoo: Path) -> Path:
+    """Where a zoo keeps a trunk: its name holds a hash of all that the weights follow from."""
+    r = recipe
+    told = json.dumps([r.backbone, r.model, r.capacity, asdict(r.trunk)], sort_keys=True)
+    return zoo / "trunks" / f"{r.backbone}-{hashlib.sha256(told.encode()).hexdigest()[:8]}" / f"seed{seed}"
+
+
+def kept_trunk(recipe: Recipe, seed: int, zoos: tuple[Path, ...]) -> Path | None:
+    """The folder of the trunk in the first zoo that has it whole; None for a recipe whose trunk is empty."""
+    folders = (trunk_folder(recipe, seed, zoo) for zoo in zoos if recipe.trunk.tokens)
+    return next((folder for folder in folders if (folder / "card.json").exists()), None)
+
+
+def _trunk(
+    recipe: Recipe, seed: int, work: Path, zoos: tuple[Path, ...], report: Report, save_every: float
+) -> tuple[dict[str, torch.Tensor], Progress, str]:
+    """Weights of the trunk, its progress and the sha256 of its file: a kept one, or trained and then kept.
+
+    An empty trunk and one that diverged are not kept and have no sha256.
+    """
+    if (kept := kept_trunk(recipe, seed, zoos)) is not None:
+        return _read_trunk(kept)
+    config = model_config(recipe, None, zoo_tokenizer().vocab_size)
+    model, progress = _phase(config, None, recipe.trunk, work, "trunk", seed, report, save_every)
+    if not recipe.trunk.tokens or progress.status != "complete":
+        return model.state_dict(), progress, ""
+    folder = trunk_folder(recipe, seed, zoos[0])
+    if kept_trunk(recipe, seed, zoos[:1]) is None:  # another job may have kept the same one meanwhile
+        model.set_capacity(config.capacity)  # the span back at N
+        facts = {"backbone": recipe.backbone, "seed": seed, "tokenizer": zoo_tokenizer().fingerprint, "data_split": "train"}
+        save_checkpoint(folder, model, facts | {"trunk": vars(progress)})
+    return model.state_dict(), progress, sha256_file(folder / "model.safetensors")
+
+
+def _read_trunk(folder: Path) -> tuple[dict[str, torch.Tensor], Progress, str]:
+    model, card, sha = load_checkpoint(folder)
+    try:
+        progress = Progress(**card["trunk"])
+    except (KeyError, TypeError) as error:
+        raise InvalidFileError(f"{folder / 'card.json'}: not the card of a trunk ({error})") from error
+    if card.get("tokenizer") != zoo_tokenizer().fingerprint:
+        raise InvalidFileError(f"{folder}: trained with another tokenizer")
+    return model.state_dict(), progress, sha
+
+
+def _branch_key(recipe: Recipe, config: ModelConfig, trunk_sha: str) -> str:
+    """A hash of all that a branch's weights follow from, its seed apart."""
+    told = json.dumps([trunk_sha, asdict(recipe.branch), config.as_dict()], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _same_model(branch: Branch, seed: int, key: str, zoos: tuple[Path, ...]) -> Path | None:
+    folders = (zoo / branch.name / f"seed{seed}" for zoo in zoos)
+    return next((f for f in folders if (f / "card.json").exists() and read_json(f / "card.json").get("branch_key") == key), None)
 
 
 def work_folder(recipe: Recipe, seed: int, work: Path) -> Path:
@@ -119,7 +189,7 @@ def model_config(recipe: Recipe, branch: Branch | None, vocab: int) -> ModelConf
     if branch is not None and (training := training_schedule(recipe, branch)) is not None:
         capacity = training.capacity(static)
     elif branch is not None and branch.schedule != "static":
-        spec = parse_model(f"{recipe.backbone}+{branch.schedule}", models=[recipe.backbone], schedules=BUILTIN)
+        spec = parse_model(f"{recipe.backbone}+{branch.schedule}", models=[recipe.backbone], schedules=schedule_classes())
         capacity = spec.capacity(static)
     try:
         return ModelConfig(mixer=recipe.backbone, vocab_size=vocab, capacity=capacity, **recipe.model)

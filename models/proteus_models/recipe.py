@@ -10,6 +10,7 @@ import copy
 import hashlib
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,15 @@ class Recipe:
     training: TrainingTable | None = None
 
 
-def load_recipe(path: Path) -> Recipe:
-    """Read and check a recipe; RecipeError names the file and the first thing that is wrong."""
+def load_recipe(path: Path, schedules: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe; RecipeError names the file and the first thing that is wrong.
+
+    `schedules`: train these in place of the recipe's own ones, beside its static branch.
+    """
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
+        if schedules:
+            raw["branches"] = _branches(raw["branches"], schedules)
         return from_table(raw)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, KeyError, ValueError) as error:
         raise RecipeError(f"{path}: {error}") from error
@@ -131,6 +137,16 @@ def from_table(raw: dict[str, Any]) -> Recipe:
         trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
         training=make(TrainingTable, raw["training_schedule"]) if "training_schedule" in raw else None,
     )  # fmt: skip
+
+
+def _branches(raw: list[dict[str, Any]], schedules: Sequence[str]) -> list[dict[str, str]]:
+    """The static branch and one per schedule, named as the zoo names them: `gdn@small` -> `gdn+late@small`."""
+    static = next((b for b in raw if b["schedule"] == "static"), None)
+    if static is None:
+        raise ValueError("it has no static branch that another schedule could be compared with")
+    stem, at, size = static["name"].partition("@")
+    others = [s for s in dict.fromkeys("".join(s.split()) for s in schedules) if s != "static"]
+    return [static] + [{"name": f"{stem}+{s}{at}{size}", "schedule": s} for s in others]
 
 
 def _phase(raw: dict[str, Any]) -> Phase:

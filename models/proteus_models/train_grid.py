@@ -11,21 +11,19 @@
     set = { name = "gdn-micro-e", branches = [{ name = "gdn+proteus(blocks=4)", schedule = "proteus(blocks=4)" }] }
 
 A job is one recipe and one seed: its trunk, then its branches. Jobs are in the order of the file. A trunk is a function of
-(backbone, model, capacity, trunk, seed), so a job takes over one that another job of the grid has finished.
+(backbone, model, capacity, trunk, seed) and is kept in the zoo, so it is trained once for all jobs that share it.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proteus_bench.errors import UsageError
-from proteus_models.grid import check_branches, model_config, work_folder
+from proteus_models.grid import check_branches, kept_trunk, model_config, trunk_folder, work_folder
 from proteus_models.recipe import Recipe, RecipeError, changed, from_table, only
 from proteus_models.sizes import on_meta
 from proteus_models.train_state import read_progress
@@ -40,6 +38,8 @@ class Job:
     seed: int
     branches: tuple[str, ...]
     zoo: Path
+    trunks: tuple[Path, ...] = ()
+    """Other zoos whose trunks may be taken."""
 
     @property
     def label(self) -> str:
@@ -50,33 +50,23 @@ class Job:
         return work_folder(self.recipe, self.seed, self.zoo / ".work")
 
     @property
-    def trunk(self) -> str:
-        """What the trunk's weights follow from."""
-        r = self.recipe
-        return repr((r.backbone, sorted(r.model.items()), sorted(r.capacity.items()), r.trunk, self.seed))
-
-    def take_over(self, jobs: Iterable[Job]) -> None:
-        """Copy the trunk from a job that has finished the same one, unless this one is begun."""
-        own = self.work / "trunk"
-        for other in jobs:
-            p = None if own.exists() or other.trunk != self.trunk else read_progress(other.work / "trunk")
-            if p is not None and p.status != "running":
-                copy = self.work / f".trunk-{os.getpid()}"
-                shutil.rmtree(copy, ignore_errors=True)
-                shutil.copytree(other.work / "trunk", copy)
-                copy.replace(own)
-
-    @property
     def missing(self) -> tuple[str, ...]:
         """Branches whose card is not in the zoo yet."""
         return tuple(b for b in self.branches if not (self.zoo / b / f"seed{self.seed}" / "card.json").exists())
 
-    def tokens_left(self) -> int:
-        """At most: a stage may end early."""
+    @property
+    def trunk(self) -> Path:
+        """Where its trunk is kept: jobs with one trunk share it."""
+        return trunk_folder(self.recipe, self.seed, self.zoo)
+
+    def tokens_left(self, done: Collection[Path] = ()) -> int:
+        """At most: a stage may end early. `done`: trunks that jobs before this one will have trained."""
         missing = self.missing
         if not missing:
             return 0
         phases = {"trunk": self.recipe.trunk.tokens} | dict.fromkeys(missing, self.recipe.branch.tokens)
+        if self.trunk in done or kept_trunk(self.recipe, self.seed, (self.zoo, *self.trunks)):
+            del phases["trunk"]
         left = 0
         for name, tokens in phases.items():
             p = read_progress(self.work / name)
@@ -85,12 +75,12 @@ class Job:
         return left
 
 
-def load_grid(path: Path, zoo: Path) -> list[Job]:
+def load_grid(path: Path, zoo: Path, trunks: tuple[Path, ...] = ()) -> list[Job]:
     """Read and check a grid and every recipe in it; RecipeError names the file and the first thing that is wrong."""
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
         only(raw, {"entries"}, "grid")
-        jobs = [job for entry in raw["entries"] for job in _jobs(entry, path.parent, zoo)]
+        jobs = [job for entry in raw["entries"] for job in _jobs(entry, path.parent, zoo, trunks)]
         _check(jobs)
     except RecipeError:
         raise
@@ -100,7 +90,7 @@ def load_grid(path: Path, zoo: Path) -> list[Job]:
     return jobs
 
 
-def _jobs(entry: dict[str, Any], folder: Path, zoo: Path) -> list[Job]:
+def _jobs(entry: dict[str, Any], folder: Path, zoo: Path, trunks: tuple[Path, ...]) -> list[Job]:
     only(entry, {"recipe", "seeds", "branches", "set"}, "entry")
     source, changes = folder / entry["recipe"], entry.get("set", {})
     if changes and "name" not in changes:
@@ -118,7 +108,7 @@ def _jobs(entry: dict[str, Any], folder: Path, zoo: Path) -> list[Job]:
         on_meta(model_config(recipe, branch, vocab=1))
         training_schedule(recipe, branch)
     wanted = branches or tuple(b.name for b in recipe.branches)
-    return [Job(recipe=recipe, seed=seed, branches=wanted, zoo=zoo) for seed in seeds]
+    return [Job(recipe=recipe, seed=seed, branches=wanted, zoo=zoo, trunks=trunks) for seed in seeds]
 
 
 def _check(jobs: list[Job]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from proteus_bench.errors import UsageError
 from proteus_bench.grammar import parse_model
-from proteus_bench.schedules import BUILTIN, Capacity, CapacityError
+from proteus_bench.registry import schedule_classes
+from proteus_bench.schedules import Capacity, CapacityError
 from proteus_models.config import ModelConfig
 from proteus_models.decoder import MIXERS
 from proteus_models.recipe import Branch, Recipe, RecipeError, TrainingTable
@@ -48,7 +49,7 @@ def _capacity(recipe: Recipe, branch: Branch, table: TrainingTable) -> Capacity:
     """The branch's schedule with the span in steps; only what has a meaning over training steps may differ from static."""
     chosen: dict[str, Any] = dict(recipe.capacity)
     static = Capacity.static(span=table.span, **chosen)
-    spec = parse_model(f"{recipe.backbone}+{branch.schedule}", models=[recipe.backbone], schedules=BUILTIN)
+    spec = parse_model(f"{recipe.backbone}+{branch.schedule}", models=[recipe.backbone], schedules=schedule_classes())
     capacity = spec.capacity(static)
     if capacity.axis != "hidden":
         raise CapacityError(f"{recipe.backbone} has no {capacity.axis} axis: its schedule opens hidden units over optimizer steps")

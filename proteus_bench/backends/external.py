@@ -12,7 +12,7 @@ from proteus_bench.backends.base import BackendInfo, Settings
 from proteus_bench.backends.weights import Weights
 from proteus_bench.errors import InvalidFileError, UsageError
 from proteus_bench.grammar import ModelSpec
-from proteus_bench.registry import schedule_classes
+from proteus_bench.registry import stored_capacity
 from proteus_bench.schedules import Capacity
 from proteus_bench.store.canonical import canonical_json, digest, file_digest
 from proteus_bench.store.folder import read_json
@@ -75,7 +75,7 @@ def own_capacity(folder: Path | None) -> Capacity | None:
     if not isinstance(data, dict) or data.get("model_type") != OWN:
         return None
     try:
-        return Capacity.from_dict(data["architecture"]["capacity"], schedule_classes())
+        return stored_capacity(data["architecture"]["capacity"])
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise InvalidFileError(f"{folder / CONFIG}: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from proteus_bench.errors import InvalidFileError, UsageError, nearest, unknown
 from proteus_bench.grammar import ZOO, ModelSpec
-from proteus_bench.registry import schedule_classes
+from proteus_bench.registry import stored_capacity
 from proteus_bench.schedules import Capacity
 from proteus_bench.store.folder import read_json
 
@@ -122,7 +122,7 @@ def _config(entry: Any) -> tuple[Capacity, int]:
     path = entry.path / f"seed{entry.seeds[0]}" / "config.json"
     data = read_json(path)
     try:
-        return Capacity.from_dict(data["capacity"], schedule_classes()), int(data["train_length"])
+        return stored_capacity(data["capacity"]), int(data["train_length"])
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise InvalidFileError(f"{path}: {error}") from error
 

@@ -91,10 +91,9 @@ def _compare_document(compared: Any) -> dict[str, Any]:
 
 
 def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: Any) -> None:
-    from proteus_bench.registry import schedule_classes
+    from proteus_bench.registry import stored_capacity
     from proteus_bench.render.report import Shown, print_report, report_console
     from proteus_bench.runner.results import method_score, suite_mean
-    from proteus_bench.schedules import Capacity
 
     scores, shown = [], []
     for method in plan.methods:
@@ -104,7 +103,7 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: 
             if whole:
                 scores.append(method_score(method.text, task, length, whole))
         info = plan.infos[method.text, method.seeds[0]]
-        capacity = Capacity.from_dict(info.capacity, schedule_classes())
+        capacity = stored_capacity(info.capacity)
         longest = max(length for _, length in plan.suite.counts)
         found = [r for key, r in rows.items() if key.model == method.text and key.length == longest]
         has_memory = info.state_bytes > 0 or not method.is_external

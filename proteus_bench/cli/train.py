@@ -14,8 +14,13 @@ from proteus_bench.cli.output import print_json
 from proteus_bench.errors import UsageError
 
 
-def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, as_json: bool) -> int:
+def train_command(
+    recipe: Path, *, schedules: Sequence[str], seed: int, out: Path | None, own_trunks: bool, dry_run: bool, as_json: bool
+) -> int:
     """Train one seed of a recipe into ``out`` (a zoo folder; default runs-out/train/<recipe>). Resumes when repeated.
+
+    ``schedules``: these beside the static twin, in place of the recipe's own. What the shipped zoo has of it (the trunk, the
+    static twin from that trunk) is taken from there, unless ``own_trunks``.
 
     Raises RecipeError (exit 3) for a recipe that cannot be read, EnvironmentFault (exit 4) for a folder that cannot be
     written, before any training.
@@ -23,8 +28,9 @@ def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, a
     from proteus_bench.store import FolderLock, prove_writable
     from proteus_models import grid
     from proteus_models.recipe import load_recipe
+    from proteus_models.zoo import zoo_root
 
-    loaded = load_recipe(recipe)
+    loaded = load_recipe(recipe, schedules)
     if dry_run:
         plan = {**grid.dry_run(loaded), "seed": seed}
         return _print_plan(plan, as_json)
@@ -34,7 +40,8 @@ def train_command(recipe: Path, *, seed: int, out: Path | None, dry_run: bool, a
     work = zoo / ".work"
     prove_writable(work)
     with FolderLock(work):
-        written = grid.train_recipe(loaded, seed, work, zoo=zoo, report=_report)
+        trunks = () if own_trunks else (zoo_root(),)
+        written = grid.train_recipe(loaded, seed, work, zoo=zoo, report=_report, trunks=trunks)
     if as_json:
         print_json({"recipe": loaded.name, "seed": seed, "models": [str(path) for path in written]})
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -14,6 +14,9 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout,
 
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe in TOML, of micro models or of a language model.")] = None,
+    schedule: Annotated[
+        list[str] | None, typer.Option(help="Micro recipe: this schedule instead of its own, beside the static twin; repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Training seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the models go; default runs-out/train/<name>.")] = None,
     data: Annotated[Path | None, typer.Option(help="Language model: the folder of token shards.")] = None,
@@ -21,6 +24,9 @@ def train(
     grid: Annotated[Path | None, typer.Option(help="Instead of a recipe: a TOML of recipes and seeds.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Grid: processes; default one per CPU.")] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Grid: seconds that a killed training may lose.")] = 120.0,
+    own_trunks: Annotated[
+        bool, typer.Option("--own-trunks", help="Micro models: train trunks that the shipped zoo has, too.")
+    ] = False,
     processes: Annotated[int, typer.Option(min=1, help="Dry run of a language model: of how many processes.")] = 1,
     rate: Annotated[float | None, typer.Option(help="Dry run: tokens a second of one process.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
@@ -32,17 +38,18 @@ def train(
     """
     from proteus_bench.cli.train import train_command, train_lm_command
     from proteus_bench.cli.train_grid import grid_command
+    from proteus_models.train_lm import is_lm
 
     if (recipe is None) == (grid is None):
         raise UsageError("train needs a recipe, or --grid FILE")
     if rate is not None and rate <= 0:
         raise UsageError("--rate is in tokens a second and positive")
+    if schedule and (grid is not None or is_lm(cast(Path, recipe))):
+        raise UsageError("--schedule is for a micro recipe: a grid names branches, a language model takes --set schedule=NAME")
     if grid is not None:
-        how = {"workers": workers, "save_every": save_every, "rate": rate, "dry_run": dry_run, "as_json": json}
-        raise typer.Exit(grid_command(grid, out=out, **how))  # type: ignore[arg-type]
+        how = {"workers": workers, "save_every": save_every, "rate": rate, "own_trunks": own_trunks}
+        raise typer.Exit(grid_command(grid, out=out, dry_run=dry_run, as_json=json, **how))  # type: ignore[arg-type]
     assert recipe is not None
-    from proteus_models.train_lm import is_lm
-
     if is_lm(recipe):
         plan = {"processes": processes, "rate": rate} if dry_run else None
         raise typer.Exit(
@@ -50,7 +57,8 @@ def train(
         )
     if data is not None or change:
         raise UsageError("--data and --set are for a language model: a micro recipe makes its rows, and a grid changes it")
-    raise typer.Exit(train_command(recipe, seed=seed, out=out, dry_run=dry_run, as_json=json))
+    taken = {"schedules": schedule or (), "own_trunks": own_trunks}
+    raise typer.Exit(train_command(recipe, seed=seed, out=out, dry_run=dry_run, as_json=json, **taken))  # type: ignore[arg-type]
 
 
 def shards(

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -27,8 +26,9 @@ HANDOVER_SECONDS = 10.0
 
 
 def grid_command(
-    path: Path, *, out: Path | None, workers: int | None, save_every: float, rate: float | None, dry_run: bool, as_json: bool
-) -> int:
+    path: Path, *, out: Path | None, workers: int | None, save_every: float, rate: float | None, own_trunks: bool, dry_run: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Train what is missing. Exit 1 when a training failed, whose error is printed; the others go on.
 
     Raises RecipeError (exit 3) for a grid that cannot be read, EnvironmentFault (exit 4) for a folder that cannot be
@@ -37,9 +37,10 @@ def grid_command(
     from proteus_bench.runner.pool import run_jobs
     from proteus_bench.store import FolderLock, prove_writable
     from proteus_models.train_grid import load_grid
+    from proteus_models.zoo import zoo_root
 
     zoo = out if out is not None else Path("runs-out") / "train" / path.stem
-    jobs = load_grid(path, zoo)
+    jobs = load_grid(path, zoo, () if own_trunks else (zoo_root(),))
     workers = workers or len(os.sched_getaffinity(0))
     if dry_run:
         return _plan(jobs, workers, rate, as_json)
@@ -49,7 +50,7 @@ def grid_command(
         waiting = [job for job in jobs if job.missing]
         ended = len(jobs) - len(waiting)
         _line(f"{len(waiting)} of {len(jobs)} trainings to do, {min(workers, len(waiting))} at a time")
-        with closing(cast(Any, run_jobs(partial(train_job, jobs, save_every), waiting, workers, lambda: None))) as outcomes:
+        with closing(cast(Any, run_jobs(partial(train_job, save_every), waiting, workers, lambda: None))) as outcomes:
             for job, outcome in outcomes:
                 ended += 1
                 if outcome.error is not None:
@@ -63,7 +64,7 @@ def grid_command(
     return 1 if failed else 0
 
 
-def train_job(jobs: Sequence[Any], save_every: float, job: Any) -> None:
+def train_job(save_every: float, job: Any) -> None:
     """One training, in a worker or in the command itself."""
     from proteus_bench.store import FolderLock
     from proteus_models import grid
@@ -72,10 +73,9 @@ def train_job(jobs: Sequence[Any], save_every: float, job: Any) -> None:
     job.work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         _enter(held, FolderLock(job.work))
-        job.take_over(jobs)
         grid.train_recipe(
             job.recipe, job.seed, job.zoo / ".work", zoo=job.zoo, only=job.branches, report=Lines(job.label),
-            save_every=save_every,
+            save_every=save_every, trunks=job.trunks,
         )  # fmt: skip
 
 
@@ -133,8 +133,8 @@ def _plan(jobs: list[Any], workers: int, rate: float | None, as_json: bool) -> i
     rows = [
         {
             "recipe": job.recipe.name, "recipe_sha256": job.recipe.sha256, "seed": job.seed, "branches": list(job.branches),
-            "missing": list(job.missing), "tokens_left": job.tokens_left(),
-        } for job in jobs
+            "missing": list(job.missing), "tokens_left": job.tokens_left({other.trunk for other in jobs[:n] if other.missing}),
+        } for n, job in enumerate(jobs)
     ]  # fmt: skip
     left = sum(row["tokens_left"] for row in rows)
     plan: dict[str, Any] = {"trainings": rows, "workers": workers, "tokens_left": left}

@@ -91,12 +91,11 @@ class _Loaded(TokenBackend):
 
 
 def _load(record: Record, folder: Path, book: Book) -> _Loaded:
-    from proteus_bench.registry import schedule_classes
-    from proteus_bench.schedules import Capacity
+    from proteus_bench.registry import stored_capacity
     from proteus_models.checkpoint import load_checkpoint
     from proteus_models.tokenizer import MicroTokenizer
 
-    model, _, _ = load_checkpoint(folder, Capacity.from_dict(record.capacity, schedule_classes()))
+    model, _, _ = load_checkpoint(folder, stored_capacity(record.capacity))
     config = model.config.as_dict()
     for key, value in record.config.items():  # V1 has held it to the identity; a newer program may know more settings
         if config.get(key) != value:

@@ -247,11 +247,10 @@ def _methods(folder: Path, cells: Cells) -> list[dict[str, Any]]:
 
 def _described(capacity: Mapping[str, Any]) -> str:
     """Every choice of a capacity in one line."""
-    from proteus_bench.registry import schedule_classes
-    from proteus_bench.schedules import Capacity
+    from proteus_bench.registry import stored_capacity
 
     try:
-        return Capacity.from_dict(capacity, schedule_classes()).describe()
+        return stored_capacity(capacity).describe()
     except (BenchError, NotImplementedError, TypeError, ValueError):
         return "its schedule is not known here"
 

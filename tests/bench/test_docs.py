@@ -76,7 +76,7 @@ def test_a_shown_command_is_taken(arguments: tuple[str, ...], whole: bool) -> No
 
 @pytest.mark.parametrize("arguments", DRY, ids=" ".join)
 def test_a_shown_run_runs_dry(
-    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], tmp_path: Path, halfway: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert invoke([*arguments, "--dry-run"]) == 0, capsys.readouterr().err

@@ -17,9 +17,13 @@ from proteus_bench.cli import invoke
 from proteus_bench.errors import EnvironmentFault
 from proteus_bench.store import FolderLock
 from proteus_models import grid
+from proteus_models import zoo as zoo_module
+from proteus_models.checkpoint import sha256_file
+from proteus_models.grid import kept_trunk
 from proteus_models.recipe import changed, load_recipe
 from proteus_models.train_grid import load_grid
 from proteus_models.train_state import read_progress
+from proteus_models.zoo import available
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -137,6 +141,11 @@ def test_a_dry_run_counts_what_is_left(folder: Path, capsys: pytest.CaptureFixtu
     (done / "card.json").write_text("{}")
     assert invoke(ask) == 0
     assert json.loads(capsys.readouterr().out)["trainings"][0]["missing"] == ["retnet+proteus"]
+    shared = GRID.replace(', "trunk.stages" = []', "")
+    (folder / "grid.toml").write_text(shared)
+    assert invoke(ask) == 0
+    left = [job["tokens_left"] for job in json.loads(capsys.readouterr().out)["trainings"]]
+    assert left == [2 * 5_120, 3 * 5_120, 5_120], "a trunk that an earlier training will keep is not counted again"
 
 
 def trainings(folder: Path) -> int:
@@ -207,24 +216,48 @@ def test_an_interrupted_grid_says_so_and_a_running_one_refuses_a_second(
         assert not trainings(folder)
 
 
-def test_a_finished_trunk_is_taken_over_by_a_job_with_the_same_one(folder: Path) -> None:
+def test_a_finished_trunk_is_kept_and_branched_from_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A later recipe with the same trunk trains its branch only, to the bytes that it would have beside the first one."""
     more = '[[entries]]\nrecipe = "tiny.toml"\nseeds = [0]\nset = { name = "b", branches = [{ name = "x", schedule = "%s" }]%s }\n'
-    (folder / "grid.toml").write_text(GRID + more % ("late(blocks=4)", ""))
-    first, _, _, same = load_grid(folder / "grid.toml", folder / "zoo")
-    same.take_over([first])
-    assert not same.work.exists(), "there is nothing to take yet"
-    rows: list[dict[str, Any]] = []
-    grid.train_recipe(first.recipe, 0, folder / "zoo" / ".work", zoo=folder / "zoo", only=("retnet",), report=rows.append)
-    same.work.mkdir()
-    same.take_over([first])
-    assert same.tokens_left() == 5_120
-    state = "trunk/state.safetensors"
-    assert (same.work / state).read_bytes() == (first.work / state).read_bytes()
-    (folder / "grid.toml").write_text(GRID + more % ("late(blocks=4)", ', "trunk.lr" = 1e-3'))
-    other = load_grid(folder / "grid.toml", folder / "zoo")[3]
-    other.work.mkdir()
-    other.take_over([first, same])
-    assert not (other.work / "trunk").exists(), "another trunk is another training"
+    (folder / "grid.toml").write_text(more % ("late(blocks=4)", ""))
+    (folder / "other.toml").write_text(more % ("late(blocks=4)", ', "trunk.lr" = 1e-3'))
+    zoo, own, stranger = folder / "shipped", folder / "own", folder / "stranger"
+    grid.train_recipe(load_recipe(folder / "tiny.toml"), 0, zoo / ".work", zoo=zoo, only=("retnet",), report=lambda _: None)
+    (kept,) = (zoo / "trunks").glob("retnet-*/seed0/model.safetensors")
+    assert [e.path.name for e in available(zoo)] == ["retnet"], "a trunk is not listed as a model"
+
+    def trained(file: str, out: Path, trunks: tuple[Path, ...]) -> tuple[list[str], dict[str, Any]]:
+        (job,) = load_grid(folder / file, out, trunks)
+        rows: list[dict[str, Any]] = []
+        assert job.tokens_left() == (5_120 if kept_trunk(job.recipe, 0, trunks) else 2 * 5_120)
+        grid.train_recipe(job.recipe, 0, out / ".work", zoo=out, report=rows.append, trunks=job.trunks)
+        return [row["model"] for row in rows], json.loads((out / "x/seed0/card.json").read_text())
+
+    phases, card = trained("grid.toml", own, (zoo,))
+    assert "trunk" not in phases and card["trunk_sha256"] == sha256_file(kept) and card["trunk"]["tokens"] == 5_120
+    phases, again = trained("grid.toml", folder / "anew", ())
+    assert "trunk" in phases and again["trunk_sha256"] == card["trunk_sha256"]
+    assert sha256_file(own / "x/seed0/model.safetensors") == sha256_file(folder / "anew/x/seed0/model.safetensors")
+    phases, card = trained("other.toml", stranger, (zoo,))
+    assert "trunk" in phases and card["trunk_sha256"] != sha256_file(kept), "another trunk is another training"
+
+    (kept.parent / "card.json").write_text("{}")
+    ask = ["train", str(folder / "tiny.toml"), "--out", str(zoo)]
+    assert invoke(ask) == 3
+    said = capsys.readouterr().err
+    assert "not the card of a trunk" in said and said.count("\n") == 1
+
+
+def test_own_trunks_are_trained_though_the_shipped_zoo_has_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped, recipe = folder / "shipped", str(folder / "tiny.toml")
+    grid.train_recipe(load_recipe(folder / "tiny.toml"), 0, shipped / ".work", zoo=shipped, only=("retnet",), report=lambda _: None)
+    monkeypatch.setattr(zoo_module, "zoo_root", lambda: shipped)
+    monkeypatch.setattr(grid, "zoo_root", lambda: shipped)
+    assert invoke(["train", recipe, "--out", str(folder / "taken")]) == 0
+    assert invoke(["train", recipe, "--out", str(folder / "own"), "--own-trunks"]) == 0
+    assert not (folder / "taken" / "trunks").exists() and list((folder / "own" / "trunks").iterdir())
+    one, two = (folder / out / "retnet" / "seed0" / "model.safetensors" for out in ("taken", "own"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_a_training_that_cannot_start_fails_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
