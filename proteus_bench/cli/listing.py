@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from proteus_bench.cli.output import print_json, print_table
@@ -19,6 +20,8 @@ def list_command(what: str, *, as_json: bool) -> None:
     if as_json:
         print_json({what: rows})
         return
+    if what == "suites":  # a suite may have dozens of tasks: the table names their families, --json every one
+        rows = [row | {"length": _span(row["length"]), "tasks": _families(row["tasks"])} for row in rows]
     columns = list(rows[0]) if rows else []
     table = [[_show(row[column]) for column in columns] for row in rows]
     right = [i for i, column in enumerate(columns) if rows and isinstance(rows[0][column], int | float)]
@@ -31,6 +34,15 @@ def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     return "-" if value is None else str(value)
+
+
+def _families(tasks: list[str]) -> str:
+    """`niah.single_1, niah.single_2` -> `niah (2)`, a line for each family."""
+    return "\n".join(f"{family} ({n})" for family, n in Counter(task.partition(".")[0] for task in tasks).items())
+
+
+def _span(length: int | list[int]) -> str:
+    return str(length) if isinstance(length, int) else f"{length[0]} to {length[-1]}"
 
 
 def _models() -> list[dict[str, Any]]:

@@ -129,7 +129,11 @@ def test_lists_are_one_document(cli, what: str) -> None:  # type: ignore[no-unty
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)[what]
     assert len(rows) >= 4
-    assert cli("list", what).returncode == 0
+    shown = cli("list", what)
+    assert shown.returncode == 0
+    if what == "suites":
+        assert "niah (8)" in shown.stdout and "niah.single_1" not in shown.stdout
+        assert {"niah.single_1", "niah.multikey_1"} <= set(next(row for row in rows if row["suite"] == "niah8k")["tasks"])
 
 
 def test_the_doctor_finds_kernels_equal_to_their_definitions(cli) -> None:  # type: ignore[no-untyped-def]
