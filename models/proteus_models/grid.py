@@ -83,7 +83,7 @@ def train_recipe(
         config = model_config(recipe, branch, tokenizer.vocab_size)
         key = _branch_key(recipe, config, trunk_sha) if trunk_sha else ""
         if key and (same := _same_model(branch, seed, key, trunks)) is not None:
-            shutil.copytree(same, target)
+            _copy_model(same, target)
             share_tokenizer(zoo, zoo_root() / "tokenizer.json")
             written.append(target)
             continue
@@ -158,6 +158,15 @@ def _branch_key(recipe: Recipe, config: ModelConfig, trunk_sha: str) -> str:
 def _same_model(branch: Branch, seed: int, key: str, zoos: tuple[Path, ...]) -> Path | None:
     folders = (zoo / branch.name / f"seed{seed}" for zoo in zoos)
     return next((f for f in folders if (f / "card.json").exists() and read_json(f / "card.json").get("branch_key") == key), None)
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """Whole or not at all: a folder with a card is a model."""
+    copy = target.parent / f".{target.name}-{os.getpid()}"
+    for leftover in (copy, target):
+        shutil.rmtree(leftover, ignore_errors=True)
+    shutil.copytree(source, copy)
+    copy.replace(target)
 
 
 def work_folder(recipe: Recipe, seed: int, work: Path) -> Path:
