@@ -6,10 +6,10 @@ Put this file into a package of yours and name the class in pyproject.toml:
     halfway = "my_package.new_schedule:Halfway"
 
 After `pip install`, `proteus-bench run --model gdn+halfway --suite niah8k` puts it on weights trained under another schedule and
-says so. To train weights under it, from the very trunk that our gdn of seed 5 branched from, and to score them beside it:
+says so. To train weights under it, from the very trunk that our own schedules branched from, and to score them beside the twin:
 
-    proteus-bench train runs/gdn-micro.toml --schedule halfway --seed 5 --out my-zoo
-    PROTEUS_BENCH_ZOO=my-zoo proteus-bench run --model gdn+halfway --suite niah8k
+    proteus-bench train runs/gdn-micro-ablation.toml --schedule halfway --seed 0 --out my-zoo
+    PROTEUS_BENCH_ZOO=my-zoo proteus-bench run --model gdn+halfway@micro-ablation --suite niah8k
 """
 
 from dataclasses import dataclass

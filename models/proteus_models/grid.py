@@ -88,8 +88,9 @@ def train_recipe(
             written.append(target)
             continue
         training = training_schedule(recipe, branch)
+        drawn = recipe.first_seed + seed
         model, progress = _phase(
-            config, trunk, recipe.branch, base / branch.name, "branch", seed, report, save_every, training
+            config, trunk, recipe.branch, base / branch.name, "branch", drawn, report, save_every, training
         )
         model.set_capacity(config.capacity)  # the span back at N
         facts = {
@@ -105,10 +106,10 @@ def train_recipe(
 
 
 def trunk_folder(recipe: Recipe, seed: int, zoo: Path) -> Path:
-    """Where a zoo keeps a trunk: its name holds a hash of all that the weights follow from."""
+    """Where a zoo keeps a trunk: its name holds a hash of all that the weights follow from, and the seed it was drawn with."""
     r = recipe
     told = json.dumps([r.backbone, r.model, r.capacity, asdict(r.trunk)], sort_keys=True)
-    return zoo / "trunks" / f"{r.backbone}-{hashlib.sha256(told.encode()).hexdigest()[:8]}" / f"seed{seed}"
+    return zoo / "trunks" / f"{r.backbone}-{hashlib.sha256(told.encode()).hexdigest()[:8]}" / f"seed{r.first_seed + seed}"
 
 
 def kept_trunk(recipe: Recipe, seed: int, zoos: tuple[Path, ...]) -> Path | None:
@@ -122,19 +123,19 @@ def _trunk(
 ) -> tuple[dict[str, torch.Tensor], Progress, str]:
     """Weights of the trunk, its progress and the sha256 of its file: a kept one, or trained and then kept.
 
-    An empty trunk and one that diverged are not kept and have no sha256.
+    An empty trunk, one that diverged and one that was never asked anything are not kept and have no sha256.
     """
     if (kept := kept_trunk(recipe, seed, zoos)) is not None:
         return _read_trunk(kept)
     config = model_config(recipe, None, zoo_tokenizer().vocab_size)
-    model, progress = _phase(config, None, recipe.trunk, work, "trunk", seed, report, save_every)
-    if not recipe.trunk.tokens or progress.status != "complete":
+    model, progress = _phase(config, None, recipe.trunk, work, "trunk", recipe.first_seed + seed, report, save_every)
+    if not (recipe.trunk.tokens and progress.status == "complete" and math.isfinite(progress.answer_loss)):
         return model.state_dict(), progress, ""
     folder = trunk_folder(recipe, seed, zoos[0])
     if kept_trunk(recipe, seed, zoos[:1]) is None:  # another job may have kept the same one meanwhile
         model.set_capacity(config.capacity)  # the span back at N
-        facts = {"backbone": recipe.backbone, "seed": seed, "tokenizer": zoo_tokenizer().fingerprint, "data_split": "train"}
-        save_checkpoint(folder, model, facts | {"trunk": vars(progress)})
+        facts = {"backbone": recipe.backbone, "drawn_with": recipe.first_seed + seed, "data_split": "train"}
+        save_checkpoint(folder, model, facts | {"tokenizer": zoo_tokenizer().fingerprint, "trunk": vars(progress)})
     return model.state_dict(), progress, sha256_file(folder / "model.safetensors")
 
 
@@ -232,7 +233,8 @@ def make_card(
 ) -> dict[str, Any]:  # fmt: skip
     """What every trained model's card says; the caller adds its protocol and its data."""
     card = {
-        "name": branch.name, "seed": seed, "status": "diverged" if "diverged" in (trunk.status, own.status) else "complete",
+        "name": branch.name, "seed": seed, "drawn_with": recipe.first_seed + seed,
+        "status": "diverged" if "diverged" in (trunk.status, own.status) else "complete",
         "train_length": config.train_length, "capacity": config.capacity.as_dict(), "mean_active": mean_active(config),
         "n_parameters": sum(p.numel() for p in model.parameters()),
         "state_bytes": model.init_state(1).nbytes,

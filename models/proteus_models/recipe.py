@@ -107,6 +107,8 @@ class Recipe:
     branches: tuple[Branch, ...]
     sha256: str
     training: TrainingTable | None = None
+    first_seed: int = 0
+    """Seed k of the zoo is drawn with first_seed + k: replicates that share neither weights nor rows with another recipe's."""
 
 
 def load_recipe(path: Path, schedules: Sequence[str] = ()) -> Recipe:
@@ -125,7 +127,7 @@ def load_recipe(path: Path, schedules: Sequence[str] = ()) -> Recipe:
 
 def from_table(raw: dict[str, Any]) -> Recipe:
     """A recipe from its TOML's table; its sha256 is that of the whole table. ValueError, TypeError, KeyError: not one."""
-    known = {"name", "backbone", "model", "capacity", "trunk", "branch", "branches", "training_schedule"}
+    known = {"name", "backbone", "model", "capacity", "trunk", "branch", "branches", "training_schedule", "first_seed"}
     only(raw, known, "recipe")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
     branches = tuple(make(Branch, b) for b in raw["branches"])
@@ -136,7 +138,14 @@ def from_table(raw: dict[str, Any]) -> Recipe:
         name=raw["name"], backbone=raw["backbone"], model=raw["model"], capacity=raw["capacity"],
         trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
         training=make(TrainingTable, raw["training_schedule"]) if "training_schedule" in raw else None,
+        first_seed=_seed(raw.get("first_seed", 0)),
     )  # fmt: skip
+
+
+def _seed(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"first_seed is a whole number, not {value!r}")
+    return value
 
 
 def _branches(raw: list[dict[str, Any]], schedules: Sequence[str]) -> list[dict[str, str]]:

@@ -107,6 +107,7 @@ def test_changes_go_into_the_tables_they_name() -> None:
         ('name = "tiny-late", ', "", "must set its name"),
         ('"retnet+late"', '"retnet"', "would both train retnet seed 1"),
         ('"trunk.stages" = []', '"trunks.stages" = []', "no table 'trunks'"),
+        ('"trunk.stages" = []', "first_seed = -1", "first_seed is a whole number"),
         ("late(blocks=4)", "latest", "latest"),
         ("tiny.toml", "absent.toml", "absent.toml"),
         ("[[entries]]", "[[entry]]", "unknown key 'entry'"),
@@ -246,6 +247,20 @@ def test_a_finished_trunk_is_kept_and_branched_from_again(folder: Path, capsys: 
     assert invoke(ask) == 3
     said = capsys.readouterr().err
     assert "not the card of a trunk" in said and said.count("\n") == 1
+
+
+def test_replicates_of_a_recipe_with_a_first_seed_are_those_seeds_of_the_other(folder: Path) -> None:
+    """Seed 0 of a recipe with first_seed = 1 is drawn as seed 1 is, and may branch from the same kept trunk."""
+    (folder / "later.toml").write_text(RECIPE.replace('"tiny"', '"later"\nfirst_seed = 1').replace('"retnet', '"retnet@b').replace(
+        'backbone = "retnet@b"', 'backbone = "retnet"').replace('"retnet@b+proteus"', '"retnet+proteus@b"'))
+    zoo = folder / "zoo"
+    for name, seed, branch in (("tiny", 1, "retnet"), ("later", 0, "retnet@b")):
+        recipe = load_recipe(folder / f"{name}.toml")
+        grid.train_recipe(recipe, seed, zoo / ".work", zoo=zoo, only=(branch,), report=lambda _: None)
+    assert len(list((zoo / "trunks").glob("*/seed*"))) == 1
+    assert sha256_file(zoo / "retnet/seed1/model.safetensors") == sha256_file(zoo / "retnet@b/seed0/model.safetensors")
+    cards = [json.loads((zoo / name / "card.json").read_text()) for name in ("retnet/seed1", "retnet@b/seed0")]
+    assert [(card["seed"], card["drawn_with"]) for card in cards] == [(1, 1), (0, 1)]
 
 
 def test_own_trunks_are_trained_though_the_shipped_zoo_has_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
