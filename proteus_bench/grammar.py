@@ -25,8 +25,9 @@ Value = bool | int | float | str
 
 ZOO = "zoo"
 PATH_SOURCES = ("hf", "vllm", "openai", "lm-eval")
-SIZES = ("micro", "micro-scratch", "30m", "340m", "760m", "1.3b")
-"""micro-scratch is the size micro with both twins trained from scratch: the control of the branching protocol."""
+SIZES = ("micro", "micro-scratch", "micro-ablation", "30m", "340m", "760m", "1.3b")
+"""micro-scratch is the size micro with both twins trained from scratch: the control of the branching protocol; micro-ablation are
+other replicates of micro, with every schedule from one kept trunk per seed."""
 NO_FIXED_STATE = ("transformer", "transformer++")
 DEFAULT_BLOCKS = 16
 WEIGHTS = "weights"
