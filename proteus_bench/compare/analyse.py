@@ -185,10 +185,10 @@ def words(line: Line) -> str:
     if line.outcome != v.outcome:
         text = (
             f"{v.a} and {v.b} are not separable after the correction for {line.family_size} comparisons: difference "
-            f"{100 * v.primary.mean:+.1f} points {_span(v.primary)}, p = {show_p(line.p)}, corrected {show_p(line.p_adjusted)}"
+            f"{100 * v.primary.mean:+.1f} points {_span(v.primary)}, {_p(line.p)}, corrected {show_p(line.p_adjusted)}"
         )
     elif line.family_size > 1 and line.p_adjusted is not None and v.outcome in ("better", "worse"):
-        text += f" (p = {show_p(line.p_adjusted)} after Holm over {line.family_size} comparisons)"
+        text += f" ({_p(line.p_adjusted)} after Holm over {line.family_size} comparisons)"
     if v.bootstrap is not None and v.bootstrap.excludes_zero != v.primary.excludes_zero:
         text += f"; the bootstrap interval {_span(v.bootstrap)} says otherwise"
     if line.outcome == "not_separable" and line.detectable is not None:
@@ -217,6 +217,11 @@ def capacity_words(family: Family) -> list[str]:
 def show_p(p: float | None) -> str:
     """Three decimals; smaller values as a bound."""
     return "none" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _p(p: float | None) -> str:
+    shown = show_p(p)
+    return f"p {shown[0]} {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
 
 
 def _span(interval: Interval) -> str:
