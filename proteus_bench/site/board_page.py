@@ -166,7 +166,8 @@ def _against(row: BoardRow) -> str:
         return '<td class="n" data-v="">&#8211;</td>'
     span = "" if a.ci_low is None or a.ci_high is None else f"<small>{100 * a.ci_low:+.1f} to {100 * a.ci_high:+.1f}</small>"
     kind = f' class="{a.outcome}"' if a.outcome in ("better", "worse") else ' class="soft"'
-    word = f"<small><span{kind}>{WORDS[a.outcome]}</span></small>"
+    said = WORDS[a.outcome] if a.seeds > 1 else "one seed"  # its interval is over items: two checkpoints, no claim
+    word = f"<small><span{kind}>{said}</span></small>"
     return f'<td class="n" data-v="{a.diff:g}"><b>{100 * a.diff:+.1f}</b>{span}{word}</td>'
 
 

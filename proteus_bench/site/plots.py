@@ -99,8 +99,9 @@ def depth_map(title: str, lengths: Sequence[int], values: Mapping[tuple[int, int
     A cell shows its score x 100; one that no question fell into is crossed out. Values come with their count.
     """
     wide, high, left, top = 46.0, 17.0, 62.0, 26.0
-    width, height = max(120.0, left + wide * len(lengths) + 8), top + high * parts + 40
-    room = int((width - 8) / 7)
+    letter = 8.0
+    width = max(120.0, left + wide * len(lengths) + 8, min(letter * len(title) + 8, 216.0))
+    height, room = top + high * parts + 40, int((width - 8) / letter)
     head = title if len(title) <= room else title[: room - 1] + "\u2026"
     size = f'viewBox="0 0 {n(width)} {n(height)}" width="{n(width)}" height="{n(height)}"'
     body = [f'<text class="title" x="4" y="15">{escape(head)}</text>']
