@@ -109,7 +109,7 @@ class PhaseTrainer:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self._note(rows.ids.size, sums, counts[0])
+        self._note(rows.ids.size, float(sums[0] / counts[0]), float(sums[2] / counts[0]))
         return due
 
     def _gradients(self, rows: Rows, counts: tuple[int, int]) -> torch.Tensor:
@@ -125,14 +125,13 @@ class PhaseTrainer:
         due = self.processes.is_main and time.monotonic() - self.saved > self.save_every
         return self.processes.sum(torch.cat([total, total.new_tensor([float(due)])]))
 
-    def _note(self, tokens: int, sums: torch.Tensor, answers: int) -> None:
+    def _note(self, tokens: int, answer: float, accuracy: float) -> None:
         p = self.progress
         p.step += 1
         p.tokens += tokens
         p.stage_tokens += tokens
-        if not answers:  # few short rows may hold none: nothing to average
+        if math.isnan(answer):  # a few short rows may hold no answer: 0 / 0, and nothing to average
             return
-        answer, accuracy = float(sums[0] / answers), float(sums[2] / answers)
         p.answer_loss = answer if math.isnan(p.answer_loss) else 0.97 * p.answer_loss + 0.03 * answer
         p.digit_accuracy = 0.97 * p.digit_accuracy + 0.03 * accuracy
         if p.crossed_90_at is None and p.digit_accuracy > 0.9:
