@@ -23,18 +23,31 @@ settings.load_profile("bench")
 
 
 @pytest.fixture
-def halfway(tmp_path, monkeypatch):
-    """docs/new_schedule.py, installed as a stranger's distribution in `tmp_path`."""
+def stranger(tmp_path, monkeypatch):
+    """install(file of docs, entry points): the file as a module of a stranger's distribution in `tmp_path`."""
     from proteus_bench.runner import models
 
-    source = Path(__file__).resolve().parents[1] / "docs" / "new_schedule.py"
-    info = tmp_path / "halfway_plugin-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: halfway-plugin\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[proteus_bench.schedules]\nhalfway = new_schedule:Halfway\n")
-    (tmp_path / "new_schedule.py").write_text(source.read_text("utf-8"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    models._tables.cache_clear()  # a process asks for the installed plugins once
-    yield source
-    sys.modules.pop("new_schedule", None)
+    installed = []
+
+    def install(source, points):
+        info = tmp_path / f"{source.stem}_plugin-0.1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {source.stem.replace('_', '-')}-plugin\nVersion: 0.1\n")
+        (info / "entry_points.txt").write_text(points)
+        (tmp_path / source.name).write_text(source.read_text("utf-8"))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        models._tables.cache_clear()  # a process asks for the installed plugins once
+        installed.append(source.stem)
+
+    yield install
+    for name in installed:
+        sys.modules.pop(name, None)
     models._tables.cache_clear()
+
+
+@pytest.fixture
+def halfway(stranger):
+    """docs/new_schedule.py, installed."""
+    source = Path(__file__).resolve().parents[1] / "docs" / "new_schedule.py"
+    stranger(source, "[proteus_bench.schedules]\nhalfway = new_schedule:Halfway\n")
+    return source

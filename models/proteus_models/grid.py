@@ -68,8 +68,9 @@ def train_recipe(
     """
     check_branches(recipe, only)
     tokenizer = zoo_tokenizer()
-    for each in recipe.branches:  # what cannot be trained is refused before anything is
-        on_meta(model_config(recipe, each, tokenizer.vocab_size))
+    configs = {branch.name: model_config(recipe, branch, tokenizer.vocab_size) for branch in recipe.branches}
+    for config in configs.values():  # what cannot be trained is refused before anything is
+        on_meta(config)
     base = work_folder(recipe, seed, work)
     trunk, trunk_progress, trunk_sha = _trunk(recipe, seed, base / "trunk", (zoo, *trunks), report, save_every)
     written = []
@@ -80,7 +81,7 @@ def train_recipe(
         if (target / "card.json").exists():
             written.append(target)
             continue
-        config = model_config(recipe, branch, tokenizer.vocab_size)
+        config = configs[branch.name]
         key = _branch_key(recipe, config, trunk_sha) if trunk_sha else ""
         if key and (same := _same_model(branch, seed, key, trunks)) is not None:
             _copy_model(same, target)

@@ -1,6 +1,5 @@
 """The example backbone of the docs, installed as a stranger's distribution: one file and one registry line are enough."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 
 from proteus_bench.errors import UsageError
 from proteus_bench.registry import Registry
-from proteus_bench.runner import models
 from proteus_bench.schedules import Capacity, Surprise, Uniform
 from proteus_models.check import check_model
 from proteus_models.config import ModelConfig
@@ -18,18 +16,9 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "new_backbone.py"
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
-    info = tmp_path / "hebb_plugin-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hebb-plugin\nVersion: 0.1\n")
+def installed(stranger):
     points = "hebb = new_backbone:backbone\nbare = json:dumps\nbroken = no_such_module:x\n"
-    (info / "entry_points.txt").write_text(f"[proteus_bench.models]\n{points}")
-    (tmp_path / "new_backbone.py").write_text(EXAMPLE.read_text("utf-8"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    models._tables.cache_clear()  # a process asks for the installed plugins once
-    yield tmp_path
-    sys.modules.pop("new_backbone", None)
-    models._tables.cache_clear()
+    stranger(EXAMPLE, f"[proteus_bench.models]\n{points}")
 
 
 def config(capacity: Capacity, mixer: str = "hebb") -> ModelConfig:
