@@ -25,9 +25,10 @@ Value = bool | int | float | str
 
 ZOO = "zoo"
 PATH_SOURCES = ("hf", "vllm", "openai", "lm-eval")
-SIZES = ("micro", "micro-scratch", "micro-ablation", "30m", "340m", "760m", "1.3b")
+SIZES = ("micro", "micro-scratch", "micro-ablation", "micro-long", "30m", "340m", "760m", "1.3b")
 """micro-scratch is the size micro with both twins trained from scratch: the control of the branching protocol; micro-ablation are
-other replicates of micro, with every schedule from one kept trunk per seed."""
+other replicates of micro, with every schedule from one kept trunk per seed; micro-long are branches of those trunks that were
+trained on four times the tokens."""
 NO_FIXED_STATE = ("transformer", "transformer++")
 DEFAULT_BLOCKS = 16
 WEIGHTS = "weights"
