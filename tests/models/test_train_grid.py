@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from processes import finish, start
 
 from proteus_bench.cli import invoke
@@ -18,7 +19,7 @@ from proteus_bench.errors import EnvironmentFault
 from proteus_bench.store import FolderLock
 from proteus_models import grid
 from proteus_models import zoo as zoo_module
-from proteus_models.checkpoint import sha256_file
+from proteus_models.checkpoint import load_checkpoint, sha256_file
 from proteus_models.grid import kept_trunk
 from proteus_models.recipe import changed, load_recipe
 from proteus_models.train_grid import load_grid
@@ -108,6 +109,7 @@ def test_changes_go_into_the_tables_they_name() -> None:
         ('"retnet+late"', '"retnet"', "would both train retnet seed 1"),
         ('"trunk.stages" = []', '"trunks.stages" = []', "no table 'trunks'"),
         ('"trunk.stages" = []', "first_seed = -1", "first_seed is a whole number"),
+        ('"trunk.stages" = []', 'weights = "fp16"', "weights is fp32 or bf16"),
         ("late(blocks=4)", "latest", "latest"),
         ("tiny.toml", "absent.toml", "absent.toml"),
         ("[[entries]]", "[[entry]]", "unknown key 'entry'"),
@@ -261,6 +263,29 @@ def test_replicates_of_a_recipe_with_a_first_seed_are_those_seeds_of_the_other(f
     assert sha256_file(zoo / "retnet/seed1/model.safetensors") == sha256_file(zoo / "retnet@b/seed0/model.safetensors")
     cards = [json.loads((zoo / name / "card.json").read_text()) for name in ("retnet/seed1", "retnet@b/seed0")]
     assert [(card["seed"], card["drawn_with"]) for card in cards] == [(1, 1), (0, 1)]
+
+
+def test_weights_in_bf16_are_the_rounded_ones_of_the_same_training(folder: Path) -> None:
+    """Half of the file; the model that is loaded has the rounded matrices, its vectors and its trunk are whole."""
+    (folder / "half.toml").write_text(RECIPE.replace('"tiny"', '"tiny"\nweights = "bf16"'))
+    for name, zoo in (("tiny", folder / "whole"), ("half", folder / "half")):
+        grid.train_recipe(load_recipe(folder / f"{name}.toml"), 0, zoo / ".work", zoo=zoo, report=lambda _: None)
+    (whole, card, _), (half, half_card, _) = (load_checkpoint(folder / name / "retnet" / "seed0") for name in ("whole", "half"))
+    assert ("weights" in card, half_card["weights"]) == (False, "bf16") and card["trunk_sha256"] == half_card["trunk_sha256"]
+    rounded = 0
+    for (name, one), other in zip(whole.state_dict().items(), half.state_dict().values(), strict=True):
+        assert other.dtype == torch.float32
+        assert torch.equal(one.bfloat16().float() if one.ndim > 1 else one, other), name
+        rounded += not torch.equal(one, other)
+    assert rounded
+    sizes = [(folder / name / "retnet" / "seed0" / "model.safetensors").stat().st_size for name in ("whole", "half")]
+    assert sizes[1] < 0.6 * sizes[0]
+    # a model in fp32 is not the model that the other recipe asks for
+    again = folder / "again"
+    grid.train_recipe(
+        load_recipe(folder / "half.toml"), 0, again / ".work", zoo=again, trunks=(folder / "whole",), report=lambda _: None
+    )
+    assert (again / "retnet/seed0/model.safetensors").read_bytes() == (folder / "half/retnet/seed0/model.safetensors").read_bytes()
 
 
 def test_own_trunks_are_trained_though_the_shipped_zoo_has_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
