@@ -106,7 +106,7 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: 
         capacity = stored_capacity(info.capacity)
         longest = max(length for _, length in plan.suite.counts)
         found = [r for key, r in rows.items() if key.model == method.text and key.length == longest]
-        has_memory = info.state_bytes > 0 or not method.is_external
+        has_memory = info.state_bytes > 0 or not capacity.is_static  # Hope-Attention has no state of fixed size, but a schedule
         traces = [row["unlocks"] for part in found for row in part if "unlocks" in row]
         shown.append(Shown(method.text, capacity, info.train_length, info.state_bytes, info.n_params, traces, has_memory))
     running = [(k, c.perplexity) for k, c in cells.items() if c.perplexity is not None]

@@ -24,7 +24,7 @@ from proteus_bench.stats import Interval
 class Shown:
     """One method for the strip: its name, capacity and training length in tokens; `traces` where the data decided k(t).
 
-    has_memory: False for a model outside the zoo that has no memory to open.
+    has_memory: False for a model that has no memory to open: one outside the zoo, or softmax attention.
     """
 
     model: str

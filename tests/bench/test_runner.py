@@ -203,6 +203,14 @@ def test_the_default_folder_is_printed_and_found_again(cli, tiny_suite: str, tmp
     assert "resuming" in second.stderr and len(list((tmp_path / "runs-out").iterdir())) == 1
 
 
+def test_a_model_without_a_memory_is_not_drawn_as_one(cli, tiny_suite: str) -> None:  # type: ignore[no-untyped-def]
+    """Softmax attention keeps every token: there is nothing that opens, and no state of a size."""
+    done = cli("run", "--model", "transformer++", "--suite", tiny_suite, "--limit", "1", "--workers", "1", zoo=None)
+    assert done.returncode == 0, done.stderr
+    assert "memory open" not in done.stdout and "state 0 bytes" not in done.stdout
+    assert "transformer++: 758,656 parameters, trained on texts of 8,192 tokens" in done.stdout
+
+
 def test_equivalent_gates_are_named_and_shown_once(cli, tiny_suite: str) -> None:  # type: ignore[no-untyped-def]
     gates = "proteus(gate=write),proteus(gate=read)"
     done = cli(*RUN, "--suite", tiny_suite, "--limit", "1", "--seeds", "1", "--schedules", gates, "--json")
