@@ -21,7 +21,7 @@ from proteus_bench.leaderboard import Options, build_leaderboard, verify
 from proteus_bench.leaderboard.entry import block_of, cell_interval, entry_id, overall_block
 from proteus_bench.leaderboard.item_scores import parse_scores
 from proteus_bench.leaderboard.items import Book
-from proteus_bench.leaderboard.schema import ENTRY
+from proteus_bench.leaderboard.schema import ENTRY, EntryCell
 from proteus_bench.runner.items import plan_suite
 from proteus_bench.runner.results import cell_result
 from proteus_bench.schedules import Capacity, Uniform
@@ -178,7 +178,7 @@ def made_entry(number: int, length: int, items: int = 100, seeds: int = 3) -> di
         "opening": opening, "records": records,
         "statement": {"submitter": None, "link": None, "note": None, "configs_tried": 1 + number % 9},
         "cost": {"seconds_per_item": round(0.3 * length / 4096 + 0.01 * (number % 13), 3), "tokens_per_second": 13000.0},
-        "overall": overall_block([parse_scores(cell["scores"]) for cell in cells]), "cells": cells,
+        "overall": overall_block([EntryCell.model_validate(cell) for cell in cells]), "cells": cells,
     }  # fmt: skip
 
 

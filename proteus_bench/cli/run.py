@@ -93,6 +93,7 @@ def _compare_document(compared: Any) -> dict[str, Any]:
 def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: Any) -> None:
     from proteus_bench.registry import stored_capacity
     from proteus_bench.render.report import Shown, print_report, report_console
+    from proteus_bench.runner.items import draws_of
     from proteus_bench.runner.results import method_score, suite_mean
 
     scores, shown = [], []
@@ -124,7 +125,7 @@ def _print_report(plan: Any, cells: Any, rows: Any, comparisons: Any, compared: 
     for method in plan.methods:
         mine = {k: r for k, r in rows.items() if k.model == method.text and len(r) == plan.questions(k)}
         if len({(k.task, k.length) for k in mine}) == len(plan.suite.counts) > 1:
-            mean = suite_mean(mine)
+            mean = suite_mean(mine, {task: draws_of(task) for task, _ in plan.suite.counts})
             bounds = "" if mean.lo is None or mean.hi is None else f" [{100 * mean.lo:.1f}, {100 * mean.hi:.1f}]"
             print(f"{method.text}: mean of the suite {100 * mean.mean:.1f}{bounds}")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from proteus_bench.compare.capacity import budget_words
 from proteus_bench.compare.load import Candidate, Place
-from proteus_bench.compare.pairs import Family, Pair
+from proteus_bench.compare.pairs import Family, Pair, draws_key
 from proteus_bench.stats import (
     Interval,
     Rank,
@@ -23,6 +23,7 @@ from proteus_bench.stats import (
     improvement_ci,
     iqm,
     pilot_variances,
+    pool_draws,
     rank_intervals,
     unbounded_difference,
     verdict,
@@ -98,24 +99,25 @@ def compare_family(family: Family, pairs: Mapping[tuple[str, str], Pair]) -> lis
 def _line(
     family: str, pair: Pair, places: Sequence[Place], task: str, length: int | None, headline: bool = False
 ) -> Line:
-    D = pair.differences(places)
+    D, weights = pair.differences(places)
     nats = pair.logprob_differences(places)
     seed = f"{pair.a.name}|{pair.b.name}|{task}|{length}"
-    judged = verdict(pair.a.name, pair.b.name, D, seed=seed, B=10_000 if headline else 0)
-    same = nats is not None and not any(x.any() for x in (*D, *nats))
-    line = Line(family, judged, task, length, None if nats is None else unbounded_difference(nats), same)
+    judged = verdict(pair.a.name, pair.b.name, D, seed=seed, B=10_000 if headline else 0, weights=weights)
+    same = nats is not None and not any(x.any() for x in (*D, *nats[0]))
+    seen = None if nats is None else unbounded_difference(nats[0], weights=nats[1])
+    line = Line(family, judged, task, length, seen, same)
     if not headline:
         return line
     sides = [[pair.strict[place][side] for place in places] for side in (0, 1)]
-    chance = improvement_ci(sides[0], sides[1], seed=seed) if len(pair.seeds) > 1 else None
-    return replace(line, improvement=chance, detectable=_detectable(D))
+    chance = improvement_ci(sides[0], sides[1], seed=seed, keys=pair.keys(places)) if len(pair.seeds) > 1 else None
+    return replace(line, improvement=chance, detectable=_detectable(D, weights))
 
 
-def _detectable(D: list[np.ndarray]) -> float | None:
+def _detectable(D: list[np.ndarray], weights: list[float]) -> float | None:
     """With 80% power, from the variances of these very differences; None without variance or with one item in a task."""
     if min(task.shape[1] for task in D) < 2:
         return None
-    variances, _ = pilot_variances(D)
+    variances, _ = pilot_variances(D, weights)
     items = len(D) / sum(1 / task.shape[1] for task in D)
     found = detectable(variances, D[0].shape[0], items, LEVEL)
     return found if found > 0 else None
@@ -145,20 +147,22 @@ def method_lines(candidates: Sequence[Candidate], ranks: Mapping[str, Rank]) -> 
 def _method_line(candidate: Candidate, rank: Rank | None) -> MethodLine:
     cells = candidate.cells
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in cells.values())))
-    matrices = []
-    for by_seed in cells.values():
+    matrices, keys = [], []
+    for place, by_seed in cells.items():
         items = sorted(set.intersection(*(set(by_seed[seed]) for seed in seeds))) if seeds else []
         if items:
             matrices.append(np.array([[by_seed[seed][item].strict for item in items] for seed in seeds]))
+            keys.append(draws_key(candidate.draws, place, by_seed[seeds[0]], items))
     if not matrices:
         return MethodLine(candidate, Interval(0.0, None, None, 0, "none", note="no complete cells"), 0.0, rank)
     means = np.stack([matrix.mean(axis=1) for matrix in matrices], axis=1)
+    pooled, weights = pool_draws(matrices, keys)
     if len(seeds) > 1:
-        score = crossed_anova(matrices)
-    elif len(matrices) == 1:
-        score = cell_ci(matrices[0][0])
+        score = crossed_anova(pooled, weights=weights)
+    elif len(pooled) == 1:
+        score = cell_ci(pooled[0][0])
     else:
-        score = checkpoint_ci(matrices, bounds=(0.0, 1.0))
+        score = checkpoint_ci(pooled, weights, bounds=(0.0, 1.0))
     return MethodLine(candidate, score, iqm(means), rank)
 
 
@@ -167,7 +171,10 @@ def ranking(pairs: Mapping[tuple[str, str], Pair], names: Sequence[str]) -> dict
     keys = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     if len(names) < 2 or any(key not in pairs or len(pairs[key].seeds) < 2 for key in keys):
         return {}
-    judged = [verdict(a, b, pairs[a, b].differences(), B=0) for a, b in keys]
+    judged = []
+    for a, b in keys:
+        D, weights = pairs[a, b].differences()
+        judged.append(verdict(a, b, D, B=0, weights=weights))
     adjusted = holm([1.0 if v.p_value is None else v.p_value for v in judged])
     signs = {"better": 1, "worse": -1}
     outcomes = {

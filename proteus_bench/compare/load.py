@@ -30,8 +30,9 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class ItemScore:
-    """One item of one seed: hash of its text, mean strict score of its questions, mean gold log-probability (nats)."""
+    """One item of one seed: index, hash of its text, mean strict score of its questions, mean gold log-probability (nats)."""
 
+    index: int
     sha256: str
     strict: float
     logprob: float | None
@@ -47,6 +48,7 @@ class Candidate:
 
     name: unique among all candidates of its suite. weights: the zoo entry that was trained; own_weights: under exactly
     this capacity. checkpoints: sha256 by seed. missing: (seed, task, length, status) of cells without a result.
+    draws: by task, what its items are drawn from, where a run says so.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Candidate:
     traces: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     evaluated: Capacity | None = None
     memory: str = "mlp"
+    draws: dict[str, str] = field(default_factory=dict)
 
     @property
     def backbone(self) -> str:
@@ -199,6 +202,8 @@ def _add_cell(where: str, folder: Path, home: Candidate, seed: int, cell: CellBl
     by_seed = home.cells.setdefault(place, {})
     if seed in by_seed:
         raise InvalidFileError(f"{where}: {cell.task} at {cell.length} stands twice")
+    if cell.draws is not None:
+        home.draws[cell.task] = cell.draws
     rows = _checked_rows(f"{where}, {cell.task} at {cell.length}", folder, cell)
     by_seed[seed] = _item_scores(f"{where}, {cell.task} at {cell.length}", cell, rows)
     traces = {row["item"]: tuple(row["unlocks"]) for row in rows if row.get("unlocks") is not None}
@@ -239,8 +244,8 @@ def _item_scores(where: str, cell: CellBlock, rows: list[dict[str, Any]]) -> dic
 
 def _check_row(where: str, row: dict[str, Any]) -> None:
     item, sha, strict, logprob = (row.get(key) for key in ("item", "item_sha256", "strict", "logprob"))
-    if not (isinstance(item, str) and isinstance(sha, str) and isinstance(row.get("question"), int)):
-        raise InvalidFileError(f"{where}: a row does not name its item, its hash and its question")
+    if not (isinstance(item, str) and isinstance(sha, str) and all(type(row.get(key)) is int for key in ("index", "question"))):
+        raise InvalidFileError(f"{where}: a row does not name its item, its index, its hash and its question")
     if isinstance(strict, bool) or not isinstance(strict, int | float) or not 0 <= strict <= 1:
         raise InvalidFileError(f"{where}: a score is not a number between 0 and 1")
     if logprob is not None and (isinstance(logprob, bool) or not isinstance(logprob, int | float)):
@@ -256,11 +261,11 @@ def _check_row(where: str, row: dict[str, Any]) -> None:
 
 
 def _mean(where: str, item: str, rows: list[dict[str, Any]]) -> ItemScore:
-    if len({row["item_sha256"] for row in rows}) > 1:
-        raise InvalidFileError(f"{where}: item {item[:80]} has two hashes")
+    if len({(row["item_sha256"], row["index"]) for row in rows}) > 1:
+        raise InvalidFileError(f"{where}: item {item[:80]} has two hashes, or two indices")
     logprobs = [row["logprob"] for row in rows]
     mean = None if None in logprobs else sum(logprobs) / len(rows)
-    return ItemScore(rows[0]["item_sha256"], sum(row["strict"] for row in rows) / len(rows), mean)
+    return ItemScore(rows[0]["index"], rows[0]["item_sha256"], sum(row["strict"] for row in rows) / len(rows), mean)
 
 
 def _same_weights(old: Candidate, new: Candidate) -> bool:
@@ -275,6 +280,7 @@ def _merge(home: Candidate, new: Candidate) -> None:
     home.limited |= new.limited
     for length, traces in new.traces.items():
         home.traces.setdefault(length, []).extend(traces)
+    home.draws = new.draws | home.draws
     for place, by_seed in new.cells.items():
         held = home.cells.setdefault(place, {})
         for seed, items in by_seed.items():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from proteus_bench.compare.load import Candidate, ItemScore, Place
 from proteus_bench.errors import unknown
-from proteus_bench.stats import PairingError, paired_difference, score_matrix
+from proteus_bench.stats import PairingError, paired_difference, pool_draws, score_matrix
 
 _HINT = "--common compares what both have"
 
@@ -21,7 +21,7 @@ Differ = Callable[[str], None]
 class Pair:
     """a and b on shared places and seeds. strict, logprob: scores ``[S, N]`` of both by place, None where not finite.
 
-    items: counts by place. left_out: in words, what one side has and the other has not (only with ``common``).
+    draws: keys of `stats.pool_draws` by place. left_out: in words, what one side has and the other has not (only with ``common``).
     """
 
     a: Candidate
@@ -30,16 +30,24 @@ class Pair:
     seeds: tuple[int, ...]
     strict: dict[Place, tuple[np.ndarray, np.ndarray]]
     logprob: dict[Place, tuple[np.ndarray, np.ndarray] | None]
+    draws: dict[Place, Hashable]
     left_out: tuple[str, ...]
 
-    def differences(self, places: Sequence[Place] | None = None) -> list[np.ndarray]:
-        """Paired strict differences ``[S, N]`` by place (all by default)."""
-        return [self.strict[place][0] - self.strict[place][1] for place in places or self.places]
+    def keys(self, places: Sequence[Place] | None = None) -> list[Hashable]:
+        """By place (all by default), what tells tasks of other draws apart."""
+        return [self.draws[place] for place in places or self.places]
 
-    def logprob_differences(self, places: Sequence[Place] | None = None) -> list[np.ndarray] | None:
-        """Paired differences in nats by place, None when a log-probability is not finite somewhere."""
+    def differences(self, places: Sequence[Place] | None = None) -> tuple[list[np.ndarray], list[float]]:
+        """Paired strict differences ``[S, N]`` over places (all by default), those of one draw pooled, and their weights."""
+        found = [self.strict[place][0] - self.strict[place][1] for place in places or self.places]
+        return pool_draws(found, self.keys(places))
+
+    def logprob_differences(self, places: Sequence[Place] | None = None) -> tuple[list[np.ndarray], list[float]] | None:
+        """The same in nats, None when a log-probability is not finite somewhere."""
         found = [self.logprob[place] for place in places or self.places]
-        return None if any(pair is None for pair in found) else [pair[0] - pair[1] for pair in found if pair]
+        if any(pair is None for pair in found):
+            return None
+        return pool_draws([pair[0] - pair[1] for pair in found if pair], self.keys(places))
 
 
 def pair_up(a: Candidate, b: Candidate, *, common: bool) -> Pair:
@@ -66,11 +74,19 @@ def pair_up(a: Candidate, b: Candidate, *, common: bool) -> Pair:
         what = "seed" if places else "task"
         raise PairingError(f"{a.name} and {b.name} cannot be paired: they share no {what}")
     strict, logprob = {}, {}
+    draws: dict[Place, Hashable] = {}
+    source = b.draws | a.draws
     for place in places:
         items = _shared_items(a, b, place, seeds, differ)
         strict[place] = _matrices(a, b, place, seeds, items)
         logprob[place] = _logprob_matrices(a, b, place, seeds, items)
-    return Pair(a, b, places, seeds, strict, logprob, tuple(left_out))
+        draws[place] = draws_key(source, place, a.cells[place][seeds[0]], items)
+    return Pair(a, b, places, seeds, strict, logprob, draws, tuple(left_out))
+
+
+def draws_key(draws: Mapping[str, str], place: Place, held: Mapping[str, ItemScore], items: Sequence[str]) -> Hashable:
+    """Places of equal keys have, column by column, items of one draw: the task's draws, and indices in one order."""
+    return draws.get(place[0], place[0]), tuple(held[item].index for item in items)
 
 
 def _suite_difference(a: Candidate, b: Candidate) -> str:

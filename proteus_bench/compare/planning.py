@@ -73,9 +73,9 @@ def pilots(
     found = []
     for left, right in wanted:
         pair = pair_up(left, right, common=True)
-        D = pair.differences()
+        D, weights = pair.differences()
         try:
-            variances, mean = pilot_variances(D)
+            variances, mean = pilot_variances(D, weights)
         except ValueError as error:
             raise UsageError(f"{left.name} and {right.name}: {error}") from error
         size = round(len(D) / sum(1 / task.shape[1] for task in D))

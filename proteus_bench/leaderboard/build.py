@@ -18,7 +18,7 @@ from proteus_bench.leaderboard.item_scores import parse_scores
 from proteus_bench.leaderboard.pairwise import Method, ranking
 from proteus_bench.leaderboard.schema import Entry, Retired
 from proteus_bench.score import SCORER_ID, SCORER_VERSION
-from proteus_bench.stats import holm, verdict
+from proteus_bench.stats import holm, pool_draws, verdict
 from proteus_bench.stats.ranks import Rank
 from proteus_bench.store import read_json, write_bytes
 from proteus_bench.store.canonical import digest
@@ -150,9 +150,9 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _board(items: str, members: Sequence[Entry], archived: str) -> dict[str, Any]:
     ranked = [entry for entry in members if entry.ranked and not archived]
-    methods = {entry.id: _method(entry) for entry in members}
-    ranks = ranking([methods[entry.id] for entry in sorted(ranked, key=lambda e: e.id)])
-    against = _against_static(members, methods)
+    methods, weights = _methods(members)
+    ranks = ranking([methods[entry.id] for entry in sorted(ranked, key=lambda e: e.id)], weights)
+    against = _against_static(members, methods, weights)
     first = members[0]
     rows = [_row(entry, ranks.get(entry.id), against.get(entry.id), archived) for entry in members]
     rows.sort(key=_order)
@@ -167,8 +167,20 @@ def _board(items: str, members: Sequence[Entry], archived: str) -> dict[str, Any
     }
 
 
-def _method(entry: Entry) -> Method:
-    return Method(entry.id, tuple(entry.seeds), tuple(parse_scores(cell.scores) for cell in entry.cells))
+def _methods(members: Sequence[Entry]) -> tuple[dict[str, Method], list[float]]:
+    """The members of a board by id, cells of one draw pooled alike in all (older runs do not say theirs); the tasks' weights."""
+    said: dict[str, str] = {}
+    for entry in sorted(members, key=lambda e: e.id):
+        for cell in entry.cells:
+            if cell.draws is not None:
+                said.setdefault(cell.task, cell.draws)
+    found, weights = {}, [1.0]
+    for entry in members:
+        scores = [parse_scores(cell.scores) for cell in entry.cells]
+        keys = [(said.get(cell.task, cell.task), cell.n) for cell in entry.cells]
+        tasks, weights = pool_draws(scores, keys)
+        found[entry.id] = Method(entry.id, tuple(entry.seeds), tuple(tasks))
+    return found, weights
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -181,7 +193,9 @@ def _is_static(entry: Entry) -> bool:
     return entry.capacity.get("schedule") == "static" or entry.capacity.get("blocks") == 1
 
 
-def _against_static(members: Sequence[Entry], methods: Mapping[str, Method]) -> dict[str, dict[str, Any]]:
+def _against_static(
+    members: Sequence[Entry], methods: Mapping[str, Method], weights: Sequence[float]
+) -> dict[str, dict[str, Any]]:
     """Each schedule less its static twin: of the same backbone and size, from the same run if there is one. Holm over all."""
     pairs = []
     static: dict[tuple[str, str], list[Entry]] = {}
@@ -200,7 +214,7 @@ def _against_static(members: Sequence[Entry], methods: Mapping[str, Method]) -> 
     judged = []
     for entry, twin, shared in pairs:
         sides = [[task[[m.seeds.index(s) for s in shared]] for task in m.tasks] for m in (methods[entry.id], methods[twin.id])]
-        judged.append(verdict(entry.label, twin.label, [a - b for a, b in zip(*sides, strict=True)], B=0))
+        judged.append(verdict(entry.label, twin.label, [a - b for a, b in zip(*sides, strict=True)], B=0, weights=weights))
     values = [v.p_value for v in judged if v.p_value is not None]
     adjusted = iter(holm(values))
     found = {}
@@ -223,7 +237,7 @@ def _row(entry: Entry, rank: Rank | None, against: dict[str, Any] | None, archiv
             "paired_cost": {"lines": {"__all__": {"seconds", "static_seconds"}}},
         },
     )
-    cells = [cell.model_dump(mode="json", exclude={"scores", "items_sha256", "roles"}) for cell in entry.cells]
+    cells = [cell.model_dump(mode="json", exclude={"scores", "items_sha256", "roles", "draws"}) for cell in entry.cells]
     ranked = entry.ranked and not archived
     return {
         **whole,
@@ -248,6 +262,6 @@ def _lengths(entry: Entry) -> list[dict[str, Any]]:
     if len(lengths) == 1:
         return [{**entry.overall.model_dump(), "length": lengths[0]}]
     return [
-        {"length": at, **overall_block([parse_scores(c.scores) for c in entry.cells if c.length == at], bootstrap=False)}
+        {"length": at, **overall_block([c for c in entry.cells if c.length == at], bootstrap=False)}
         for at in lengths
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from proteus_bench.errors import BenchError
 from proteus_bench.leaderboard.checks import Checked, close
 from proteus_bench.leaderboard.forms import shown
-from proteus_bench.stats import holm_family, paired_difference, verdict
+from proteus_bench.stats import holm_family, paired_difference, pool_draws, verdict
 from proteus_bench.store import CellKey
 from proteus_bench.store.run_file import ComparisonBlock
 
@@ -17,12 +17,13 @@ def check_comparisons(checked: Checked) -> Iterator[str]:
     """The paired lines of run.json follow from its rows (the bootstrap beside them is not made again)."""
     blocks = checked.run.comparisons
     tables = _tables(checked)
+    draws = {cell.task: cell.draws for record in checked.run.records for cell in record.cells if cell.draws is not None}
     whole = {block.task for block in blocks if block.length is None}
     family = {}
     for block in blocks:
         where = shown(f"comparison {block.a} - {block.b}, {block.task} at {block.length}"[:300])
         try:
-            found, left_out = _compared(block, tables)
+            found, left_out = _compared(block, tables, draws)
         except (BenchError, KeyError, ValueError) as error:
             yield f"{where}: does not follow from the rows: {shown(error, 200)}"
             continue
@@ -56,9 +57,12 @@ def _tables(checked: Checked) -> dict[str, dict[tuple[str, int], dict[CellKey, l
     return tables
 
 
-def _compared(block: ComparisonBlock, tables: Any) -> tuple[dict[str, Any], bool]:
-    """The line as its rows give it, and whether its nats leave out a place where one is not finite, as the run's do."""
-    from proteus_bench.runner.results import item_scores, logprob_difference, over_finite
+def _compared(block: ComparisonBlock, tables: Any, draws: dict[str, str]) -> tuple[dict[str, Any], bool]:
+    """The line as its rows give it, and whether its nats leave out a place where one is not finite, as the run's do.
+
+    ``draws`` by task; none in older files, whose cells were taken as independent.
+    """
+    from proteus_bench.runner.results import draws_key, item_scores, logprob_difference, over_finite
 
     sides = [tables[block.a], tables[block.b]]
     common = sorted(sides[0].keys() & sides[1].keys())
@@ -66,12 +70,16 @@ def _compared(block: ComparisonBlock, tables: Any) -> tuple[dict[str, Any], bool
     # A line pairs the seeds that both sides have on everything they have in common: the run's rule.
     shared = set.intersection(*({key.seed for key in side[at]} for side in sides for at in common))
     differences, nats = [], []
+    keys: list[Hashable] = []
     for at in places:
         picked = [{key: rows for key, rows in side[at].items() if key.seed in shared} for side in sides]
-        differences.append(paired_difference(*(item_scores(one) for one in picked)).scores)
+        matrices = [item_scores(one) for one in picked]
+        differences.append(paired_difference(*matrices).scores)
+        keys.append(draws_key(at[0], draws, picked[0], matrices[0].items) if draws else at)
         nats.append(logprob_difference(block.a, block.b, picked[0] | picked[1]))
-    found = verdict(block.a, block.b, differences, B=0)
-    seen = over_finite(places, nats)
+    pooled, weights = pool_draws(differences, keys)
+    found = verdict(block.a, block.b, pooled, B=0, weights=weights)
+    seen = over_finite(places, nats, keys)
     line = {
         "diff": found.primary.mean, "ci_low": found.primary.lo, "ci_high": found.primary.hi,
         "method": found.primary.method, "n_seeds": found.seeds, "n_items": found.items, "outcome": found.outcome,

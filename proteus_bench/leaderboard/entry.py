@@ -27,7 +27,7 @@ from proteus_bench.leaderboard.schema import (
     Statement,
 )
 from proteus_bench.runner.results import items_digest
-from proteus_bench.stats import Interval, cell_ci, checkpoint_ci, crossed_anova, pigeonhole_bootstrap
+from proteus_bench.stats import Interval, cell_ci, checkpoint_ci, crossed_anova, pigeonhole_bootstrap, pool_draws
 from proteus_bench.stats.verdict import MIN_BOOTSTRAP_SEEDS
 from proteus_bench.store.canonical import digest
 from proteus_bench.store.run_file import Record
@@ -82,7 +82,7 @@ def _entry(checked: Checked, label: str, book: Book, tier: int, statement: State
         "statement": statement.model_dump(),
         "cost": _cost(checked, label),
         "paired_cost": next((block.model_dump() for block in checked.costs if block.label == label), None),
-        "overall": overall_block([parse_scores(cell.scores) for cell in cells]),
+        "overall": overall_block(cells),
         "cells": [cell.model_dump() for cell in cells],
     }
     entry: Entry = check_as(Entry, values, label)
@@ -140,6 +140,7 @@ def _cell(checked: Checked, numbers: Sequence[int], task: str, length: int, book
         depths=depth_bins([pair for rows, held in zip(by_seed, facts, strict=True) for pair in depths_of(rows, held)]),
         scores=scores,
         roles=role_scores(by_seed, facts[0]),
+        draws=next(c.draws for c in checked.run.records[numbers[0]].cells if (c.task, c.length) == (task, length)),
     )
 
 
@@ -148,12 +149,14 @@ def cell_interval(scores_SN: np.ndarray) -> Interval:
     return cell_ci(scores_SN[0]) if len(scores_SN) == 1 else crossed_anova(scores_SN)
 
 
-def block_of(interval: Interval, tasks: Sequence[np.ndarray], bootstrap: bool = False) -> dict[str, Any]:
+def block_of(
+    interval: Interval, tasks: Sequence[np.ndarray], bootstrap: bool = False, weights: Sequence[float] | None = None
+) -> dict[str, Any]:
     """A score block; with the bootstrap beside it, where that is asked for, from five seeds on."""
     low = high = None
     if bootstrap and len(tasks[0]) >= MIN_BOOTSTRAP_SEEDS:
         seed = digest([[task.shape, round(float(task.mean()), DECIMALS)] for task in tasks])
-        found = pigeonhole_bootstrap(list(tasks), seed=seed).overall
+        found = pigeonhole_bootstrap(list(tasks), seed=seed, weights=weights).overall
         low, high = found.lo, found.hi
     return {
         "score": rounded(interval.mean),
@@ -166,11 +169,14 @@ def block_of(interval: Interval, tasks: Sequence[np.ndarray], bootstrap: bool = 
     }
 
 
-def overall_block(tasks: Sequence[np.ndarray], bootstrap: bool = True) -> dict[str, Any]:
-    """The mean over tasks and lengths (``[seeds, items]`` each), equal weights."""
+def overall_block(cells: Sequence[EntryCell], bootstrap: bool = True) -> dict[str, Any]:
+    """The mean over tasks and lengths, equal weights; where cells share draws, items of one index are one draw."""
+    scores = [parse_scores(cell.scores) for cell in cells]
+    keys = [(cell.draws or cell.task, matrix.shape[1]) for cell, matrix in zip(cells, scores, strict=True)]
+    tasks, weights = pool_draws(scores, keys)
     if len(tasks[0]) > 1:
-        return block_of(crossed_anova(tasks), tasks, bootstrap)
-    interval = cell_ci(tasks[0][0]) if len(tasks) == 1 else checkpoint_ci(tasks, bounds=(0.0, 1.0))
+        return block_of(crossed_anova(tasks, weights=weights), tasks, bootstrap, weights)
+    interval = cell_ci(tasks[0][0]) if len(tasks) == 1 else checkpoint_ci(tasks, weights, bounds=(0.0, 1.0))
     return block_of(interval, tasks)
 
 
@@ -287,7 +293,7 @@ def _score_reasons(entry: Entry, bootstrap: bool) -> Iterator[str]:
         if cell.roles and not _roles_add_up(cell, scores):
             yield f"{where}: the scores of its roles are not those of its items"
         yield from _block_reasons(where, cell, block_of(cell_interval(scores), [scores]), True)
-    yield from _block_reasons("the mean", entry.overall, overall_block(tasks, bootstrap), bootstrap)
+    yield from _block_reasons("the mean", entry.overall, overall_block(entry.cells, bootstrap), bootstrap)
 
 
 def _roles_add_up(cell: EntryCell, scores: np.ndarray) -> bool:

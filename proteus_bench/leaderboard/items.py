@@ -14,7 +14,7 @@ from typing import Any
 from proteus_bench.backends.encoding import continuation_ids
 from proteus_bench.leaderboard.checks import Checked, close, place
 from proteus_bench.leaderboard.forms import shown
-from proteus_bench.runner.items import SuitePlan, gold_text, make_item, plan_suite
+from proteus_bench.runner.items import SuitePlan, draws_of, gold_text, make_item, plan_suite
 from proteus_bench.score import SCORER_ID, SCORER_VERSION, score_answer
 from proteus_bench.store.folder import TOKENIZERS
 from proteus_bench.store.run_file import Record, SuiteBlock
@@ -198,6 +198,9 @@ def check_items(checked: Checked, book: Book, tokenizers: Sequence[Path] = ()) -
             continue
         for cell in record.cells:
             rows = checked.rows[number, cell.task, cell.length]
+            if cell.draws not in (None, draws_of(cell.task)):
+                yield f"{place(record, cell)}: its items are drawn from {shown(draws_of(cell.task))}, not {shown(cell.draws)}"
+                continue
             try:
                 facts = book.facts(suite, tokenizer, cell.task, cell.length, len({row["index"] for row in rows}))
             except Exception as error:

@@ -30,9 +30,12 @@ class Method:
     tasks: tuple[np.ndarray, ...]
 
 
-def pair_tests(methods: Sequence[Method]) -> tuple[np.ndarray, np.ndarray]:
+def pair_tests(
+    methods: Sequence[Method], weights: Sequence[float] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """(mean difference over tasks ``[M, M]``, two-sided p ``[M, M]``) of row less column, over the seeds both have.
 
+    ``weights`` of the tasks sum to one (equal by default).
     p is 1 on the diagonal and for two methods that share less than two seeds: nothing is claimed of those.
     """
     count = len(methods)
@@ -47,7 +50,7 @@ def pair_tests(methods: Sequence[Method]) -> tuple[np.ndarray, np.ndarray]:
             if len(shared) < 2:
                 continue
             members = a if left == right else [*a, *b]
-            mean, p = _tests([_restricted(methods[m], shared) for m in members])
+            mean, p = _tests([_restricted(methods[m], shared) for m in members], weights)
             at = np.ix_(members, members)
             if left == right:
                 mean_MM[at], p_MM[at] = mean, p
@@ -63,28 +66,32 @@ def _restricted(method: Method, seeds: Sequence[int]) -> Method:
     return Method(method.name, tuple(seeds), tuple(task[rows] for task in method.tasks))
 
 
-def _tests(methods: Sequence[Method]) -> tuple[np.ndarray, np.ndarray]:
+def _tests(methods: Sequence[Method], weights: Sequence[float] | None) -> tuple[np.ndarray, np.ndarray]:
     from scipy.special import stdtr
 
-    seeds = len(methods[0].seeds)
+    seeds, tasks = len(methods[0].seeds), len(methods[0].tasks)
+    w_K = np.full(tasks, 1 / tasks) if weights is None else np.asarray(weights, dtype=np.float64)
     items_K = np.array([task.shape[1] for task in methods[0].tasks])
     stacked = [np.stack([method.tasks[k] for method in methods]) for k in range(len(items_K))]
     means_KM = np.stack([scores.mean(axis=(1, 2)) for scores in stacked])
-    mean_MM = (means_KM[:, :, None] - means_KM[:, None, :]).mean(axis=0)
-    variance_MM, df_MM = _variances(stacked, seeds, items_K)
+    mean_M = w_K @ means_KM
+    mean_MM = mean_M[:, None] - mean_M[None, :]
+    variance_MM, df_MM = _variances(stacked, w_K, seeds, items_K)
     with np.errstate(divide="ignore", invalid="ignore"):
         p_MM = 2 * stdtr(df_MM, -np.abs(mean_MM) / np.sqrt(variance_MM))
     odd = ~(variance_MM > 0) & (np.abs(mean_MM) > 0)  # constant differences and the like: one by one, as `compare` does
     for a, b in zip(*np.nonzero(np.triu(odd)), strict=True):
         differences = [scores[a] - scores[b] for scores in stacked]
-        found = verdict("a", "b", differences, B=0).p_value
+        found = verdict("a", "b", differences, B=0, weights=list(w_K)).p_value
         p_MM[a, b] = p_MM[b, a] = 1.0 if found is None else found
     p_MM[~(variance_MM > 0) & ~odd] = 1.0
     np.fill_diagonal(p_MM, 1.0)
     return mean_MM, np.nan_to_num(p_MM, nan=1.0)
 
 
-def _variances(stacked: Sequence[np.ndarray], seeds: int, items_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _variances(
+    stacked: Sequence[np.ndarray], w_K: np.ndarray, seeds: int, items_K: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Variance of the mean difference and its Satterthwaite degrees of freedom, ``[M, M]`` each; 0 where it has none."""
     if items_K.min() < 2:
         shape = (len(stacked[0]),) * 2
@@ -92,12 +99,12 @@ def _variances(stacked: Sequence[np.ndarray], seeds: int, items_K: np.ndarray) -
     parts = [_mean_squares(scores) for scores in stacked]
     if len(parts) == 1:
         return _one_task(*parts[0], seeds, int(items_K[0]))
-    weight = 1 / len(items_K)
-    means_MS = sum(weight * scores.mean(axis=2) for scores in stacked)
+    means_MS = sum(w * scores.mean(axis=2) for w, scores in zip(w_K, stacked, strict=True))
     centred_MS = means_MS - means_MS.mean(axis=1, keepdims=True)
     seed_MM = _distances(centred_MS) / (seeds - 1) / seeds
-    item_KMM = np.stack([weight**2 / (seeds * n) * part[1] for n, part in zip(items_K, parts, strict=True)])
-    res_KMM = np.stack([weight**2 / (seeds * n) * part[2] for n, part in zip(items_K, parts, strict=True)])
+    scale_K = w_K**2 / (seeds * items_K)
+    item_KMM = np.stack([scale * part[1] for scale, part in zip(scale_K, parts, strict=True)])
+    res_KMM = np.stack([scale * part[2] for scale, part in zip(scale_K, parts, strict=True)])
     one_K = (items_K - 1)[:, None, None]
     floor_MM = res_KMM.sum(axis=0)
     total_MM = seed_MM + item_KMM.sum(axis=0) - floor_MM
@@ -145,11 +152,11 @@ def _distances(x_MD: np.ndarray) -> np.ndarray:
     return np.where(found > _NOTHING * both, found, 0.0)
 
 
-def ranking(methods: Sequence[Method]) -> dict[str, Rank]:
-    """Rank intervals from Holm-corrected comparisons of all pairs, by name; {} for less than two methods."""
+def ranking(methods: Sequence[Method], weights: Sequence[float] | None = None) -> dict[str, Rank]:
+    """Rank intervals from Holm-corrected comparisons of all pairs (`pair_tests`), by name; {} for less than two methods."""
     if len(methods) < 2:
         return {}
-    mean_MM, p_MM = pair_tests(methods)
+    mean_MM, p_MM = pair_tests(methods, weights)
     upper = np.triu_indices(len(methods), 1)
     adjusted = np.array(holm(p_MM[upper].tolist()))
     signs = np.where(adjusted < 1 - LEVEL, np.sign(mean_MM[upper]), 0).astype(int)

@@ -152,7 +152,8 @@ class EntryCell(ScoreBlock):
 
     scores: one text a seed (in the order of the entry's seeds), with the score of every item in index order, parted by
     spaces: what paired comparisons need. items_sha256: of the items, in the form in which a suite freezes them. roles: the
-    same apart for each role of the asked facts, where the task has roles and the items were made again.
+    same apart for each role of the asked facts, where the task has roles and the items were made again. draws: what the items
+    are drawn from, where the run says so; the task otherwise.
     """
 
     task: Text
@@ -162,6 +163,7 @@ class EntryCell(ScoreBlock):
     depths: list[DepthBin]
     scores: list[ItemScores] = Field(min_length=1)
     roles: list[RoleScores] = Field(default_factory=list, max_length=16)
+    draws: Text | None = None
 
 
 class EntryRecord(Strict):

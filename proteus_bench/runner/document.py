@@ -9,6 +9,7 @@ from typing import Any
 from proteus_bench.errors import InvalidFileError
 from proteus_bench.runner.environment import environment
 from proteus_bench.runner.execute import Executed
+from proteus_bench.runner.items import draws_of
 from proteus_bench.runner.plan import Plan
 from proteus_bench.runner.pool import Outcome
 from proteus_bench.runner.results import NOTHING_MEASURED, CellResult, Comparison, cell_result, compare
@@ -33,7 +34,8 @@ def comparisons_of(plan: Plan, rows: Mapping[CellKey, list[dict[str, Any]]]) -> 
         sides = {key: value for key, value in whole.items() if key.model in (a, b)}
         of_a, of_b = ({(k.task, k.length) for k in sides if k.model == model} for model in (a, b))
         common = of_a & of_b
-        found += compare(a, b, {k: value for k, value in sides.items() if (k.task, k.length) in common})
+        shared = {k: value for k, value in sides.items() if (k.task, k.length) in common}
+        found += compare(a, b, shared, {task: draws_of(task) for task, _ in common})
     return found
 
 
@@ -117,6 +119,7 @@ def _cell_block(
         "error": failure.error[:2000] if failure is not None and failure.error else None,
         "file": str(folder.cell_path(key).relative_to(folder.path)),
         "sha256": folder.file_hash(key),
+        "draws": draws_of(key.task),
         **(NOTHING_MEASURED if result is None else result.measured()),
     }
 

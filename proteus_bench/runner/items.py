@@ -66,6 +66,13 @@ def plan_suite(name: str) -> SuitePlan:
     )
 
 
+def draws_of(task: str) -> str:
+    """What a task's items are drawn from: tasks and lengths that share it are paired by index. A task that does not say so
+    (or is not installed) shares its draws with itself at other lengths."""
+    found = tasks().get(task)
+    return str(getattr(found, "draws", task))
+
+
 def _count(task: Any, n: int, split: str) -> int:
     """Items of a cell: ``n``, or all that there are of a set that is asked whole."""
     return min(n, task.size(split)) if getattr(task, "whole_set", False) else n

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from proteus_bench.stats import (
     cluster_mean_ci,
     crossed_anova,
     paired_difference,
+    pool_draws,
     score_matrix,
     unbounded_difference,
     verdict,
@@ -156,16 +157,22 @@ def cell_result(key: CellKey, rows: Sequence[Row], complete: bool) -> CellResult
     )
 
 
-def suite_mean(cells: Mapping[CellKey, Sequence[Row]]) -> Interval:
+def suite_mean(cells: Mapping[CellKey, Sequence[Row]], draws: Mapping[str, str]) -> Interval:
     """One method's mean strict score over all tasks and lengths, equal weights, over the seeds that have all of them: crossed
-    variance from two seeds on, items alone for one checkpoint."""
+    variance from two seeds on, items alone for one checkpoint. ``draws``: as in `compare`."""
     places = sorted({(key.task, key.length) for key in cells})
     seeds = set.intersection(*({k.seed for k in cells if (k.task, k.length) == place} for place in places))
-    tasks = [
-        item_scores({k: rows for k, rows in cells.items() if (k.task, k.length) == place and k.seed in seeds}).scores
-        for place in places
-    ]
-    return crossed_anova(tasks) if len(seeds) > 1 else checkpoint_ci(tasks, bounds=(0.0, 1.0))
+    here = [{k: rows for k, rows in cells.items() if (k.task, k.length) == place and k.seed in seeds} for place in places]
+    found = [item_scores(held) for held in here]
+    keys = [draws_key(place[0], draws, held, one.items) for place, held, one in zip(places, here, found, strict=True)]
+    tasks, weights = pool_draws([one.scores for one in found], keys)
+    return crossed_anova(tasks, weights=weights) if len(seeds) > 1 else checkpoint_ci(tasks, weights, bounds=(0.0, 1.0))
+
+
+def draws_key(task: str, draws: Mapping[str, str], cells: Mapping[CellKey, Sequence[Row]], items: Sequence[str]) -> Hashable:
+    """Cells of equal keys have, column by column, items of one draw (`pool_draws`): equal draws, and indices in one order."""
+    index = {row["item"]: row["index"] for rows in cells.values() for row in rows}
+    return draws.get(task, task), tuple(index[item] for item in items)
 
 
 def item_scores(cells: Mapping[CellKey, Sequence[Row]], column: str = "strict") -> ScoreMatrix:
@@ -191,10 +198,13 @@ def method_score(model: str, task: str, length: int, cells: Mapping[CellKey, Seq
     return MethodScore(model, task, length, interval, mean, len(matrix.seeds), len(matrix.items), unscored)
 
 
-def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comparison]:
+def compare(
+    a: str, b: str, cells: Mapping[CellKey, Sequence[Row]], draws: Mapping[str, str] | None = None
+) -> list[Comparison]:
     """a against b per task and length, and over the suite when there is more than one. Only complete cells go in.
 
-    Pairs the seeds that both have on every task; [] when they share none.
+    Pairs the seeds that both have on every task; [] when they share none. ``draws``: by task, what its items are drawn from;
+    a task that is not in it shares its draws with itself at other lengths.
     """
     places = sorted({(key.task, key.length) for key in cells})
     if not places:
@@ -203,29 +213,34 @@ def compare(a: str, b: str, cells: Mapping[CellKey, Sequence[Row]]) -> list[Comp
     shared = set.intersection(*seeds)
     if not shared:
         return []
-    found, differences = [], []
+    found, differences, keys = [], [], []
     logprobs: list[Any] = []
     for task, length in places:
         here = {k: rows for k, rows in cells.items() if (k.task, k.length) == (task, length) and k.seed in shared}
         sides = [item_scores({k: rows for k, rows in here.items() if k.model == model}) for model in (a, b)]
         difference = paired_difference(*sides).scores
         differences.append(difference)
+        keys.append(draws_key(task, draws or {}, here, sides[0].items))
         logprobs.append(logprob_difference(a, b, here))
         seen = None if logprobs[-1] is None else unbounded_difference(logprobs[-1])
         found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}"), seen))
     if len(places) > 1:
-        seen = over_finite(places, logprobs)
-        found.append(Comparison(SUITE, None, verdict(a, b, differences, seed=f"{a}|{b}|{SUITE}"), seen))
+        seen = over_finite(places, logprobs, keys)
+        pooled, weights = pool_draws(differences, keys)
+        found.append(Comparison(SUITE, None, verdict(a, b, pooled, seed=f"{a}|{b}|{SUITE}", weights=weights), seen))
     return found
 
 
-def over_finite(places: Sequence[tuple[str, int]], differences: Sequence[Any]) -> Interval | None:
+def over_finite(
+    places: Sequence[tuple[str, int]], differences: Sequence[Any], keys: Sequence[Hashable]
+) -> Interval | None:
     """The suite's difference in nats over the places where every log-probability is finite; the note names the others."""
-    kept = [d for d in differences if d is not None]
+    kept = [(d, key) for d, key in zip(differences, keys, strict=True) if d is not None]
     if not kept:
         return None
     left_out = sorted({task for (task, _), d in zip(places, differences, strict=True) if d is None})
-    seen = unbounded_difference(kept)
+    pooled, weights = pool_draws([d for d, _ in kept], [key for _, key in kept])
+    seen = unbounded_difference(pooled, weights=weights)
     return replace(seen, note=f"without {', '.join(left_out)}: not finite there") if left_out else seen
 
 

@@ -45,10 +45,15 @@ class Cells:
         return [m.name for m in self.methods].index(name)
 
 
+def _items(method: Candidate, place: Place) -> list[str]:
+    """Items that all seeds have, in the order of a matrix's columns."""
+    return sorted(set.intersection(*(set(held) for held in method.cells[place].values())))
+
+
 def _matrix(method: Candidate, place: Place, column: str = "strict") -> np.ndarray | None:
     """``[seeds, items]``; None where a log-probability is not finite."""
     by_seed = method.cells[place]
-    items = sorted(set.intersection(*(set(held) for held in by_seed.values())))
+    items = _items(method, place)
     values = [[getattr(by_seed[seed][item], column) for item in items] for seed in sorted(by_seed)]
     return None if any(v is None for row in values for v in row) else np.array(values, dtype=np.float64)
 

@@ -7,7 +7,7 @@ because the same checkpoint is scored on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -51,10 +51,16 @@ def iqm_ci(tasks: Sequence[np.ndarray], B: int = 10_000, seed: int | str = 0, le
 
 
 def improvement_ci(
-    a: Sequence[np.ndarray], b: Sequence[np.ndarray], B: int = 2_000, seed: int | str = 0, level: float = 0.95
+    a: Sequence[np.ndarray],
+    b: Sequence[np.ndarray],
+    B: int = 2_000,
+    seed: int | str = 0,
+    level: float = 0.95,
+    keys: Sequence[Hashable] | None = None,
 ) -> Interval:
     """`probability_of_improvement` of a over b from scores ``[S, N]`` by task; seeds and items are drawn for both alike.
 
+    ``keys``: tasks of equal ones are made of the same draws (`pool_draws`), and are resampled together.
     No interval below five seeds. Raises ValueError when the shapes of a and b differ.
     """
     left, _ = as_tasks(list(a))
@@ -66,7 +72,7 @@ def improvement_ci(
     seeds = left[0].shape[0]
     if seeds < MIN_SEEDS:
         return _without(value, left, "improvement_pigeonhole", level)
-    draws = joint_draws([np.stack(pair) for pair in zip(left, right, strict=True)], B, seed)
+    draws = joint_draws([np.stack(pair) for pair in zip(left, right, strict=True)], B, seed, keys)
     wins = _wins(draws[:, 0, :, None, :], draws[:, 1, None, :, :]).mean(axis=(1, 2, 3))
     return _interval(value, wins, left, "improvement_pigeonhole", level)
 

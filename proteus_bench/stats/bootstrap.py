@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,21 +58,29 @@ def pigeonhole_bootstrap(
     return BootstrapResult(single, _percentile(draws_BK @ w_K, tasks, w_K, level, bounds), draws_BK)
 
 
-def joint_draws(tasks: Sequence[np.ndarray], B: int, seed: int | str = 0) -> np.ndarray:
+def joint_draws(
+    tasks: Sequence[np.ndarray], B: int, seed: int | str = 0, keys: Sequence[Hashable] | None = None
+) -> np.ndarray:
     """Per-seed task means under resampling of seeds and items, for statistics that are no means.
 
     tasks: ``[S, N_k]`` each -> ``[B, S, K]``; or ``[M, S, N_k]`` (M methods on the same seeds and items, drawn alike) ->
-    ``[B, M, S, K]``. One draw of seeds serves all tasks and methods.
+    ``[B, M, S, K]``. One draw of seeds serves all tasks and methods, one draw of items all tasks of equal ``keys``.
     """
     rng = stream("joint", seed)
     lead = tasks[0].shape[:-1]
     seeds = lead[-1]
     picks_BS = rng.integers(0, seeds, size=(B, seeds))
-    draws = []
-    for task in tasks:
-        means = _item_means(task.reshape(-1, task.shape[-1]), B, rng).reshape(B, *lead)
-        index = picks_BS if len(lead) == 1 else picks_BS[:, None, :]
-        draws.append(np.take_along_axis(means, np.broadcast_to(index, means.shape), axis=-1))
+    index = picks_BS if len(lead) == 1 else picks_BS[:, None, :]
+    groups: dict[Hashable, list[int]] = {}
+    for k, key in enumerate(range(len(tasks)) if keys is None else keys):
+        groups.setdefault(key, []).append(k)
+    draws: list[np.ndarray] = [np.empty(0)] * len(tasks)
+    for members in groups.values():
+        rows = np.concatenate([tasks[k].reshape(-1, tasks[k].shape[-1]) for k in members])
+        found = _item_means(rows, B, rng).reshape(B, len(members), *lead)
+        for at, k in enumerate(members):
+            means = found[:, at]
+            draws[k] = np.take_along_axis(means, np.broadcast_to(index, means.shape), axis=-1)
     return np.stack(draws, axis=-1)
 
 

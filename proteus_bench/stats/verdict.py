@@ -138,13 +138,17 @@ def _p_by_level(tasks: list[np.ndarray], w_K: np.ndarray, bounds: tuple[float, f
     return float(10**large)
 
 
-def unbounded_difference(D: np.ndarray | Sequence[np.ndarray], level: float = 0.95) -> Interval:
+def unbounded_difference(
+    D: np.ndarray | Sequence[np.ndarray], level: float = 0.95, weights: Sequence[float] | None = None
+) -> Interval:
     """Mean of paired differences that have no bounds (gold log-probabilities, nats), by the rule of `verdict`.
 
-    ``D[S, N]`` or one matrix per task, equal weights. No interval where nothing varies.
+    ``D[S, N]`` or one matrix per task (equal weights by default). No interval where nothing varies.
     """
-    tasks, w_K = as_tasks(D)
-    return checkpoint_ci(tasks, w_K, level, None) if len(tasks[0]) == 1 else crossed_anova(tasks, level, None)
+    tasks, w_K = as_tasks(D, weights)
+    if len(tasks[0]) == 1:
+        return checkpoint_ci(tasks, w_K, level, None)
+    return crossed_anova(tasks, level, None, [float(w) for w in w_K])
 
 
 def checkpoint_ci(

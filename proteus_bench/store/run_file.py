@@ -49,7 +49,9 @@ class PerplexityBlock(_Strict):
 class CellBlock(_Strict):
     """One cell. Scores in [0, 1], logprob in nats per gold answer. ``file`` is relative to the run folder.
 
-    The intervals of compat and logprob are missing in files of older versions.
+    draws: what the items are drawn from; where cells share it, items of one index are one draw in their suite's mean. It is
+    missing in files of older versions, whose suite lines took all cells as independent, and so are the intervals of compat
+    and logprob.
     """
 
     task: str = Name
@@ -67,6 +69,7 @@ class CellBlock(_Strict):
     items_sha256: str | None
     file: str = Name
     sha256: str | None
+    draws: str | None = Field(default=None, min_length=1, max_length=200)
     compat_ci_low: float | None = Field(default=None, ge=0, le=1)
     compat_ci_high: float | None = Field(default=None, ge=0, le=1)
     logprob_ci_low: float | None = None

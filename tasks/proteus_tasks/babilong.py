@@ -150,6 +150,11 @@ class BabilongTask(Family):
         low, high = (round(100 * edge) for edge in self.window)
         return f"babilong.{self.kind}" + ("" if (low, high) == (0, 100) else f"_{low}_{high}")
 
+    @property
+    def draws(self) -> str:
+        """Windows share their stories: an item differs between them in nothing but the places of its facts."""
+        return f"babilong.{self.kind}@{self.version}"
+
     def item(
         self,
         index: int,
@@ -160,9 +165,7 @@ class BabilongTask(Family):
         split: str = "test",
         depth: float | None = None,
     ) -> Item:
-        checked = self.draft(index, length, data_seed, split, depth)
-        # Windows share their stories: an item differs between them in nothing but the places of its facts.
-        draft = Draft(f"babilong.{self.kind}@{self.version}", checked.index, data_seed, split)
+        draft = self.draft(index, length, data_seed, split, depth)
         story = _STORIES[self.kind](_Draws(draft))
         low, high = self.window
         places = [low + (high - low) * at for at in draft.depths("places", len(story.facts))]

@@ -23,7 +23,7 @@ ANSWER_SLACK = 4
 class Draft:
     """The identity of an item without length and tokenizer: everything random is drawn from it.
 
-    `name` is `id@version`, or what several tasks share whose items are paired.
+    `name` is the task's `draws`: `id@version`, or what several tasks share whose items are paired.
     """
 
     name: str
@@ -57,6 +57,11 @@ class Family:
 
     version: int
     takes_depth = False
+
+    @property
+    def draws(self) -> str:
+        """What the random draws of an item follow from, beside its index: tasks and lengths that share it are paired."""
+        return f"{self.id}@{self.version}"
 
     def item(
         self,
@@ -107,7 +112,7 @@ class Family:
             raise TaskError(f"{self.id} takes no depth")
         if depth is not None and not 0.0 <= depth <= 1.0:
             raise TaskError(f"{self.id}: depth {depth} is not in [0, 1]")
-        return Draft(f"{self.id}@{self.version}", index, data_seed, split)
+        return Draft(self.draws, index, data_seed, split)
 
     def row(self, index: int, order: Sequence[int]) -> int:
         """The row of a data set that item `index` is made of. TaskError beyond the last."""

@@ -94,6 +94,11 @@ class RetrievalTask(Family):
         """How many items there are."""
         return len(load_rows(self.dataset, self.fixture, split, sources.folder_of(self.data_dir)).extracts)
 
+    @property
+    def draws(self) -> str:
+        """Variants and policies share rows, places and padding: an item differs between them in nothing else."""
+        return f"retrieval.{self.dataset}@{self.version}"
+
     def item(
         self,
         index: int,
@@ -104,12 +109,10 @@ class RetrievalTask(Family):
         split: str = "test",
         depth: float | None = None,
     ) -> Item:
-        checked = self.draft(index, length, data_seed, split, depth)
+        draft = self.draft(index, length, data_seed, split, depth)
         rows = load_rows(self.dataset, self.fixture, split, sources.folder_of(self.data_dir))
         number = self.row(index, order(len(rows.extracts), split, data_seed))
         extract = rows.extracts[number]
-        # Variants and policies share rows, places and padding: an item differs between them in nothing else.
-        draft = Draft(f"retrieval.{self.dataset}@{self.version}", checked.index, data_seed, split)
         parts = frame(extract, self.variant)
         question = ask(parts.question, "", [extract.gold], tokenizer, MAX_NEW_TOKENS)
         meta = {

@@ -42,6 +42,14 @@ def test_an_edited_comparison_is_refused(forger: Forger, check) -> None:  # type
     fails(check(forger.save()), 2, "ci_low is 0.01, its rows give", "outcome is better")
 
 
+def test_items_that_are_said_to_be_independent_and_are_not_are_refused(forger: Forger, check) -> None:  # type: ignore[no-untyped-def]
+    assert forger.cell(SCHEDULED, SINGLE)["draws"] == "niah.single_1@1"
+    for record in forger.run["records"]:
+        for cell in record["cells"]:
+            cell["draws"] = f"{cell['task']} at {cell['length']}"
+    fails(check(forger.save()), 2, "its items are drawn from niah.single_1@1, not niah.single_1 at 512")
+
+
 def test_edited_rows_with_all_sums_redone_are_refused_by_scoring_again(forger: Forger, check) -> None:  # type: ignore[no-untyped-def]
     def edit(rows: list[dict[str, Any]]) -> None:
         for row in rows:

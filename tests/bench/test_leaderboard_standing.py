@@ -61,12 +61,13 @@ def test_an_entry_that_was_edited_to_add_up_is_refused(board: Path, check) -> No
     from proteus_bench.leaderboard import build_leaderboard
     from proteus_bench.leaderboard.entry import block_of, cell_interval, overall_block
     from proteus_bench.leaderboard.item_scores import parse_scores
+    from proteus_bench.leaderboard.schema import EntryCell
 
     path, entry = first_entry(board)
     cell = entry["cells"][0]
     cell["scores"] = ["1 1 1 0", "1 1 1 1"]
     cell.update(block_of(cell_interval(parse_scores(cell["scores"])), [parse_scores(cell["scores"])]))
-    entry["overall"] = overall_block([parse_scores(c["scores"]) for c in entry["cells"]])
+    entry["overall"] = overall_block([EntryCell.model_validate(c) for c in entry["cells"]])
     path.write_text(json.dumps(entry))
     build_leaderboard(board)
     fails(check(board), 1, "is not what its bundle gives")

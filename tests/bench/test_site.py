@@ -16,7 +16,7 @@ from proteus_bench.leaderboard import build_leaderboard
 from proteus_bench.leaderboard.board_schema import Leaderboard
 from proteus_bench.leaderboard.entry import block_of, cell_interval, entry_id, overall_block
 from proteus_bench.leaderboard.item_scores import parse_scores
-from proteus_bench.leaderboard.schema import ENTRY
+from proteus_bench.leaderboard.schema import ENTRY, EntryCell
 from proteus_bench.schedules import Capacity, Uniform
 from proteus_bench.site import board_page, run_page
 from proteus_bench.store import digest, write_json
@@ -58,7 +58,7 @@ def entry(label: str, skill: int, length: int = 4096, **more: Any) -> dict[str, 
         "opening": [1.0] * 32 if static else [round(i / 32, 3) for i in range(32)], "records": records,
         "statement": {"submitter": None, "link": None, "note": None, "configs_tried": None},
         "cost": {"seconds_per_item": 0.4, "tokens_per_second": 1e4},
-        "overall": overall_block([parse_scores(c["scores"]) for c in cells]), "cells": cells, **more,
+        "overall": overall_block([EntryCell.model_validate(cell) for cell in cells]), "cells": cells, **more,
     }  # fmt: skip
 
 

@@ -156,3 +156,14 @@ def test_prompts_of_lm_eval_are_read_where_it_is_installed_and_asked_for_where_n
     with pytest.raises(DataFileError, match="reads its prompt from the package 'lm-eval'"):
         task.item(0, length=4096, tokenizer=MICRO)
     longbench.template.cache_clear()
+
+
+def test_tasks_that_share_their_draws_say_so():
+    def draws(name):
+        return TASKS[name].draws
+
+    assert draws("niah.single_1") == "niah.single_1@1" != draws("niah.single_2")
+    variants = {draws(name) for name in TASKS if name.startswith("retrieval.fda")}
+    windows = {draws(name) for name in TASKS if name.startswith("babilong.place")}
+    assert len(variants) == 1 and len(windows) == 1
+    assert draws("interference.a4_b0") == draws("interference.a4_b4") != draws("capacity.mqar_4")

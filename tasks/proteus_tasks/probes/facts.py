@@ -79,6 +79,11 @@ class ProbeTask(Family):
         """The registry name, e.g. capacity.mqar_16."""
         return self.sheet.id
 
+    @property
+    def draws(self) -> str:
+        """The family of the sheet: its tasks share keys, values and places."""
+        return f"{self.sheet.family}@{self.version}"
+
     def item(
         self,
         index: int,
@@ -90,10 +95,9 @@ class ProbeTask(Family):
         depth: float | None = None,
     ) -> Item:
         """Item `index` at `length` tokens. LengthBudgetError when the facts do not fit, TaskError for a bad argument."""
-        draft = self.draft(index, length, data_seed, split, depth)
-        paired = Draft(f"{self.sheet.family}@{self.version}", index, data_seed, split)
+        draft = Draft(**vars(self.draft(index, length, data_seed, split, depth)))
         counter = _Once(tokenizer)
-        facts = sorted(self.sheet.facts(paired), key=lambda fact: fact.place)
+        facts = sorted(self.sheet.facts(draft), key=lambda fact: fact.place)
         asked = sorted((fact for fact in facts if fact.asked is not None), key=lambda fact: fact.asked or 0)
         questions = tuple(_question(fact, counter) for fact in asked)
         depths = _depths(facts, questions, length, counter)
@@ -106,7 +110,7 @@ class ProbeTask(Family):
             "places": [fact.place for fact in facts], "roles": [fact.role for fact in facts],
             "asked": [place[id(fact)] for fact in asked], "stale": [fact.stale for fact in asked],
         }  # fmt: skip
-        supply, source = family.prose(paired, tokenizer)
+        supply, source = family.prose(draft, tokenizer)
         weave = Weave(niah_text.context_head(), pieces, questions, meta)
         return family.woven(self, draft, weave, supply, source, length, counter)
 
