@@ -114,23 +114,6 @@ def test_suites_of_several_lengths_are_compared_each_on_its_own(make_run):
     assert found == [("all", None), ("all", 512), ("all", 1024), ("t.one", 512), ("t.one", 1024)]
 
 
-def test_rows_shown_at_two_lengths_are_counted_once(make_run):
-    """The same scores twice say no more than once: the suite's interval is that of either length."""
-    places = [("t.one", 512), ("t.one", 1024)]
-    sides = [static(places=places[:1]), uniform(places=places[:1])]
-    twice = [side | {"scores": dict.fromkeys(places, side["scores"][places[0]])} for side in sides]
-    report = compare_runs([make_run("m", *twice)])
-    suite, _, _, short, _ = report.suites[0].lines
-    assert suite.verdict.items == short.verdict.items
-    for name in ("mean", "lo", "hi"):
-        for whole, one in ((suite.verdict.primary, short.verdict.primary), (suite.logprob, short.logprob)):
-            assert getattr(whole, name) == pytest.approx(getattr(one, name))
-    methods = {m.candidate.name: m.score for m in report.suites[0].methods}
-    alone = compare_runs([make_run("s", *sides)])
-    for m in alone.suites[0].methods:
-        assert (m.score.lo, m.score.hi) == pytest.approx((methods[m.candidate.name].lo, methods[m.candidate.name].hi))
-
-
 def test_equal_and_unequal_budgets_are_said(make_run):
     control = {"label": "titans+random", "scores": scores(0.6), "capacity": capacity(Random, seed=3)}
     half = {"label": "titans+bottleneck", "scores": scores(0.4), "capacity": capacity(Bottleneck, until=0.5)}

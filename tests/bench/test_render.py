@@ -101,7 +101,7 @@ def test_nothing_is_wider_than_the_terminal_that_need_not_be() -> None:
 def test_a_task_that_is_not_finite_is_named_and_the_others_are_compared() -> None:
     def rows(offset: float, finite: bool) -> list[dict[str, object]]:
         return [
-            {"item": f"i{n}", "strict": float(n % 2), "logprob": offset - n if finite else None} for n in range(6)
+            {"index": n, "item": f"i{n}", "strict": float(n % 2), "logprob": offset - n if finite else None} for n in range(6)
         ]
 
     cells = {

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from proteus_bench.compare import compare_runs
 from proteus_bench.leaderboard.pairwise import Method, pair_tests
+from proteus_bench.schedules import Capacity, Uniform
 from proteus_bench.stats import crossed_anova, improvement_ci, pool_draws, verdict
 from proteus_bench.stats.bootstrap import joint_draws
 
@@ -73,3 +75,27 @@ def test_a_board_weighs_pooled_tasks_as_the_verdict_does():
                 D = [x - y for x, y in zip(methods[a].tasks, methods[b].tasks, strict=True)]
                 one = verdict("a", "b", D, B=0, weights=weights)
                 assert mean[a, b] == pytest.approx(one.primary.mean) and p[a, b] == pytest.approx(one.p_value)
+
+
+def test_rows_shown_at_two_lengths_are_counted_once_by_compare(make_run):
+    """The same scores twice say no more than once: the suite's interval is that of either length."""
+    places = [("t.one", 512), ("t.one", 1024)]
+    rng = np.random.default_rng(4)
+    sides = [("titans", 0.9, None), ("titans+proteus", 0.5, Capacity(schedule=Uniform(blocks=16, span=4096), axis="value"))]
+    scores = [(rng.random((3, 20)) < rate).astype(float) for _, rate, _ in sides]
+
+    def runs(name, at):
+        made = [
+            {"label": label, "scores": dict.fromkeys(at, held), "capacity": capacity}
+            for (label, _, capacity), held in zip(sides, scores, strict=True)
+        ]
+        return compare_runs([make_run(name, *made)]).suites[0]
+
+    twice, once = runs("twice", places), runs("once", places[:1])
+    suite, line = twice.lines[0].verdict, once.lines[0].verdict
+    assert (suite.primary.lo, suite.primary.hi, suite.items) == pytest.approx((line.primary.lo, line.primary.hi, 20))
+    assert (twice.lines[0].logprob.lo, twice.lines[0].logprob.hi) == pytest.approx(
+        (once.lines[0].logprob.lo, once.lines[0].logprob.hi)
+    )
+    for a, b in zip(twice.methods, once.methods, strict=True):
+        assert (a.score.lo, a.score.hi, a.score.n) == pytest.approx((b.score.lo, b.score.hi, 20))
