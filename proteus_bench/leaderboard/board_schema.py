@@ -97,7 +97,8 @@ class Effect(Strict):
 class BoardRow(Strict):
     """An entry on a board. Places rank_best to rank_worst are left open by the comparisons; None: not ranked.
 
-    weights: the start of a hash of all its checkpoints, equal on two boards for the same models.
+    weights: the start of a hash of all its checkpoints, equal on two boards for the same models. trained_tokens: mean over
+    seeds, None where a card states none.
     """
 
     entry: str
@@ -119,6 +120,7 @@ class BoardRow(Strict):
     state_bytes: int
     train_length: int
     trained_schedule: str
+    trained_tokens: int | None
     capacity: dict[str, Any]
     active: float | None
     opening: list[float] | None

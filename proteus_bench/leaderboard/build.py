@@ -249,11 +249,18 @@ def _row(entry: Entry, rank: Rank | None, against: dict[str, Any] | None, archiv
         "rank_worst": rank.worst if rank else (1 if ranked else None),
         "tie_group": rank.group if rank else (1 if ranked else None),
         "against_static": against,
+        "trained_tokens": _trained_tokens(entry),
         "weights": digest(sorted(record.checkpoint_sha256 for record in entry.records))[:16],
         "lengths": _lengths(entry),
         "effects": [effect.model_dump() for effect in effects_of(entry)],
         "cells": cells,
     }
+
+
+def _trained_tokens(entry: Entry) -> int | None:
+    """Mean over seeds; None unless every card states its own."""
+    held = [record.tokens for record in entry.records if record.tokens is not None]
+    return round(sum(held) / len(held)) if len(held) == len(entry.records) else None
 
 
 def _lengths(entry: Entry) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from proteus_bench.errors import InvalidFileError
 from proteus_bench.leaderboard.checks import Checked, predictions, timing_of
 from proteus_bench.leaderboard.cost import cost_reasons
 from proteus_bench.leaderboard.course import capacity_course
-from proteus_bench.leaderboard.forms import DECIMALS, check_as, read_as, rounded, shown
+from proteus_bench.leaderboard.forms import DECIMALS, MAX_COUNT, check_as, read_as, rounded, shown
 from proteus_bench.leaderboard.item_scores import item_text, parse_scores, role_scores
 from proteus_bench.leaderboard.items import Book, Facts, depths_of
 from proteus_bench.leaderboard.schema import (
@@ -99,9 +99,16 @@ def _records(checked: Checked, numbers: Sequence[int]) -> list[dict[str, Any]]:
             "checkpoint_sha256": found[i].checkpoint_sha256,
             "predictions_sha256": found[i].sha256,
             "status": checked.run.records[i].status,
+            "tokens": _tokens(checked.run.records[i]),
         }
         for i in numbers
     ]
+
+
+def _tokens(record: Record) -> int | None:
+    """Tokens of training that the card of a checkpoint states."""
+    held = record.recipe.get("tokens")
+    return held if type(held) is int and 0 <= held <= MAX_COUNT else None
 
 
 def _rankable(records: Sequence[Record], tier: int) -> tuple[bool, str]:

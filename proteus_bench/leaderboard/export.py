@@ -26,7 +26,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 _COLUMNS = (
     "suite", "suite_version", "scorer", "board", "rank_best", "rank_worst", "tie_group", "method", "model", "schedule",
     "size", "task", "length", "score", "ci_low", "ci_high", "ci_method", "bootstrap_low", "bootstrap_high", "items",
-    "seeds", "diverged_seeds", "logprob", "tier", "ranked", "reason", "n_params", "state_bytes", "train_length",
+    "seeds", "diverged_seeds", "logprob", "tier", "ranked", "reason", "n_params", "state_bytes", "train_length", "trained_tokens",
     "active", "seconds_per_item", "configs_tried", "entry",
 )  # fmt: skip
 
@@ -113,7 +113,7 @@ def _lines(part: str, board: Board, row: BoardRow) -> Iterator[dict[str, Any]]:
         "schedule": row.schedule, "size": row.size, "seeds": " ".join(map(str, row.seeds)),
         "diverged_seeds": " ".join(map(str, row.diverged_seeds)), "tier": row.tier, "ranked": row.ranked,
         "reason": row.reason, "n_params": row.n_params, "state_bytes": row.state_bytes,
-        "train_length": row.train_length, "active": row.active,
+        "train_length": row.train_length, "trained_tokens": row.trained_tokens, "active": row.active,
         "seconds_per_item": row.cost.seconds_per_item if row.cost else None,
         "configs_tried": row.statement.configs_tried, "entry": row.id,
     }  # fmt: skip

@@ -18,6 +18,7 @@ _LINK = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[A-Za-
 _HIDDEN = re.compile("[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
 
 
+MAX_COUNT = 1 << 53
 DECIMALS = 8
 """Floats are kept to so many: sums differ in the last bits from one processor to the next, files should not."""
 
@@ -53,7 +54,7 @@ SafePath = Annotated[str, AfterValidator(safe_path)]
 Text = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(plain_text)]
 Link = Annotated[str, Field(max_length=400), AfterValidator(https_link)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Length = Annotated[int, Field(ge=1, le=1 << 40)]
 
 

@@ -167,7 +167,8 @@ class EntryCell(ScoreBlock):
 
 
 class EntryRecord(Strict):
-    """One training seed. predictions_sha256: of all outputs and log-probabilities, None where no number is finite."""
+    """One training seed. predictions_sha256: of all outputs and log-probabilities, None where no number is finite. tokens: that
+    it was trained on, as its card says; None where no card does."""
 
     seed: Count
     record_id: str = Sha256
@@ -175,6 +176,7 @@ class EntryRecord(Strict):
     checkpoint_sha256: str = Sha256
     predictions_sha256: str | None = Field(pattern=r"^[0-9a-f]{64}$")
     status: Literal["complete", "partial", "diverged"]
+    tokens: Count | None = None
 
 
 class Cost(Strict):
