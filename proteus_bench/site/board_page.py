@@ -182,7 +182,7 @@ def _items(row: BoardRow) -> str:
 
 
 def _size(row: BoardRow) -> str:
-    trained = "" if row.trained_tokens is None else f"<small>{_short(row.trained_tokens)}tokens</small>"
+    trained = "" if row.trained_tokens is None else f"<small>{_short(row.trained_tokens)} tokens</small>"
     state = f"<small>state {_short(row.state_bytes)}B</small>"
     return f'<td class="n" data-v="{row.n_params}">{_short(row.n_params)}{state}{trained}</td>'
 
