@@ -69,8 +69,7 @@ def plan_suite(name: str) -> SuitePlan:
 def draws_of(task: str) -> str:
     """What a task's items are drawn from: tasks and lengths that share it are paired by index. A task that does not say so
     (or is not installed) shares its draws with itself at other lengths."""
-    found = tasks().get(task)
-    return str(getattr(found, "draws", task))
+    return str(getattr(tasks().get(task), "draws", None) or task)[:200]
 
 
 def _count(task: Any, n: int, split: str) -> int:
