@@ -9,7 +9,7 @@ import numpy as np
 
 from proteus_bench.compare.capacity import budget_words
 from proteus_bench.compare.load import Candidate, Place
-from proteus_bench.compare.pairs import Family, Pair, draws_key
+from proteus_bench.compare.pairs import Family, Pair, indices_of
 from proteus_bench.stats import (
     Interval,
     Rank,
@@ -19,6 +19,7 @@ from proteus_bench.stats import (
     checkpoint_ci,
     crossed_anova,
     detectable,
+    draws_key,
     holm,
     improvement_ci,
     iqm,
@@ -152,7 +153,7 @@ def _method_line(candidate: Candidate, rank: Rank | None) -> MethodLine:
         items = sorted(set.intersection(*(set(by_seed[seed]) for seed in seeds))) if seeds else []
         if items:
             matrices.append(np.array([[by_seed[seed][item].strict for item in items] for seed in seeds]))
-            keys.append(draws_key(candidate.draws, place, by_seed[seeds[0]], items))
+            keys.append(draws_key(place[0], candidate.draws, indices_of(by_seed[seeds[0]], items)))
     if not matrices:
         return MethodLine(candidate, Interval(0.0, None, None, 0, "none", note="no complete cells"), 0.0, rank)
     means = np.stack([matrix.mean(axis=1) for matrix in matrices], axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from proteus_bench.compare.load import Candidate, ItemScore, Place
 from proteus_bench.errors import unknown
-from proteus_bench.stats import PairingError, paired_difference, pool_draws, score_matrix
+from proteus_bench.stats import PairingError, draws_key, paired_difference, pool_draws, score_matrix
 
 _HINT = "--common compares what both have"
 
@@ -80,13 +80,13 @@ def pair_up(a: Candidate, b: Candidate, *, common: bool) -> Pair:
         items = _shared_items(a, b, place, seeds, differ)
         strict[place] = _matrices(a, b, place, seeds, items)
         logprob[place] = _logprob_matrices(a, b, place, seeds, items)
-        draws[place] = draws_key(source, place, a.cells[place][seeds[0]], items)
+        draws[place] = draws_key(place[0], source, indices_of(a.cells[place][seeds[0]], items))
     return Pair(a, b, places, seeds, strict, logprob, draws, tuple(left_out))
 
 
-def draws_key(draws: Mapping[str, str], place: Place, held: Mapping[str, ItemScore], items: Sequence[str]) -> Hashable:
-    """Places of equal keys have, column by column, items of one draw: the task's draws, and indices in one order."""
-    return draws.get(place[0], place[0]), tuple(held[item].index for item in items)
+def indices_of(held: Mapping[str, ItemScore], items: Sequence[str]) -> list[int]:
+    """The index of each item in its cell."""
+    return [held[item].index for item in items]
 
 
 def _suite_difference(a: Candidate, b: Candidate) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from proteus_bench.errors import BenchError
 from proteus_bench.leaderboard.checks import Checked, close
 from proteus_bench.leaderboard.forms import shown
-from proteus_bench.stats import holm_family, paired_difference, pool_draws, verdict
+from proteus_bench.stats import draws_key, holm_family, paired_difference, pool_draws, verdict
 from proteus_bench.store import CellKey
 from proteus_bench.store.run_file import ComparisonBlock
 
@@ -62,7 +62,7 @@ def _compared(block: ComparisonBlock, tables: Any, draws: dict[str, str]) -> tup
 
     ``draws`` by task; none in older files, whose cells were taken as independent.
     """
-    from proteus_bench.runner.results import draws_key, item_scores, logprob_difference, over_finite
+    from proteus_bench.runner.results import indices_of, item_scores, logprob_difference, over_finite
 
     sides = [tables[block.a], tables[block.b]]
     common = sorted(sides[0].keys() & sides[1].keys())
@@ -75,7 +75,7 @@ def _compared(block: ComparisonBlock, tables: Any, draws: dict[str, str]) -> tup
         picked = [{key: rows for key, rows in side[at].items() if key.seed in shared} for side in sides]
         matrices = [item_scores(one) for one in picked]
         differences.append(paired_difference(*matrices).scores)
-        keys.append(draws_key(at[0], draws, picked[0], matrices[0].items) if draws else at)
+        keys.append(draws_key(at[0], draws, indices_of(picked[0], matrices[0].items)) if draws else at)
         nats.append(logprob_difference(block.a, block.b, picked[0] | picked[1]))
     pooled, weights = pool_draws(differences, keys)
     found = verdict(block.a, block.b, pooled, B=0, weights=weights)

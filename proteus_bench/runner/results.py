@@ -17,6 +17,7 @@ from proteus_bench.stats import (
     checkpoint_ci,
     cluster_mean_ci,
     crossed_anova,
+    draws_key,
     paired_difference,
     pool_draws,
     score_matrix,
@@ -164,15 +165,15 @@ def suite_mean(cells: Mapping[CellKey, Sequence[Row]], draws: Mapping[str, str])
     seeds = set.intersection(*({k.seed for k in cells if (k.task, k.length) == place} for place in places))
     here = [{k: rows for k, rows in cells.items() if (k.task, k.length) == place and k.seed in seeds} for place in places]
     found = [item_scores(held) for held in here]
-    keys = [draws_key(place[0], draws, held, one.items) for place, held, one in zip(places, here, found, strict=True)]
+    keys = [draws_key(place[0], draws, indices_of(held, one.items)) for place, held, one in zip(places, here, found, strict=True)]
     tasks, weights = pool_draws([one.scores for one in found], keys)
     return crossed_anova(tasks, weights=weights) if len(seeds) > 1 else checkpoint_ci(tasks, weights, bounds=(0.0, 1.0))
 
 
-def draws_key(task: str, draws: Mapping[str, str], cells: Mapping[CellKey, Sequence[Row]], items: Sequence[str]) -> Hashable:
-    """Cells of equal keys have, column by column, items of one draw (`pool_draws`): equal draws, and indices in one order."""
+def indices_of(cells: Mapping[CellKey, Sequence[Row]], items: Sequence[str]) -> list[int]:
+    """The index of each item, as their rows say."""
     index = {row["item"]: row["index"] for rows in cells.values() for row in rows}
-    return draws.get(task, task), tuple(index[item] for item in items)
+    return [index[item] for item in items]
 
 
 def item_scores(cells: Mapping[CellKey, Sequence[Row]], column: str = "strict") -> ScoreMatrix:
@@ -220,7 +221,7 @@ def compare(
         sides = [item_scores({k: rows for k, rows in here.items() if k.model == model}) for model in (a, b)]
         difference = paired_difference(*sides).scores
         differences.append(difference)
-        keys.append(draws_key(task, draws or {}, here, sides[0].items))
+        keys.append(draws_key(task, draws or {}, indices_of(here, sides[0].items)))
         logprobs.append(logprob_difference(a, b, here))
         seen = None if logprobs[-1] is None else unbounded_difference(logprobs[-1])
         found.append(Comparison(task, length, verdict(a, b, difference, seed=f"{a}|{b}|{task}|{length}"), seen))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proteus_bench.compare.pairs import draws_key
+from proteus_bench.compare.pairs import indices_of
 from proteus_bench.errors import BenchError
 from proteus_bench.leaderboard.checks import timing_of
 from proteus_bench.leaderboard.course import capacity_course
@@ -18,7 +18,7 @@ from proteus_bench.probes.svg import SERIES, Axis, Point, Series, line_chart
 from proteus_bench.site import plots
 from proteus_bench.site.board_page import depth_values
 from proteus_bench.site.page import clean
-from proteus_bench.stats import crossed_anova, pool_draws
+from proteus_bench.stats import crossed_anova, draws_key, pool_draws
 from proteus_bench.store import read_json, read_log
 from proteus_bench.store.run_file import RunFile
 
@@ -66,7 +66,7 @@ def _mean_at(cells: Cells, method: Any, tasks: Sequence[str], length: int) -> Po
     mean = 100 * float(sum(m.mean() for m in matrices)) / len(matrices)
     if len(seeds) < 2:
         return Point(length, mean)
-    keys = [draws_key(method.draws, p, next(iter(method.cells[p].values())), _items(method, p)) for p in places]
+    keys = [draws_key(p[0], method.draws, indices_of(next(iter(method.cells[p].values())), _items(method, p))) for p in places]
     pooled, weights = pool_draws(matrices, keys)
     interval = crossed_anova(pooled, weights=weights)
     low, high = (None if v is None else 100 * v for v in (interval.lo, interval.hi))

@@ -10,7 +10,7 @@ from proteus_bench.stats.aggregate import (
 )
 from proteus_bench.stats.bootstrap import BootstrapResult, pigeonhole_bootstrap, stream
 from proteus_bench.stats.crossed import Components, components, crossed_anova
-from proteus_bench.stats.draws import pool_draws
+from proteus_bench.stats.draws import draws_key, pool_draws
 from proteus_bench.stats.intervals import Interval, cell_ci, clopper_pearson, cluster_mean_ci, wilson
 from proteus_bench.stats.oneway import acceleration, item_bootstrap, jackknife
 from proteus_bench.stats.paired import (
@@ -58,6 +58,7 @@ __all__ = [
     "components",
     "crossed_anova",
     "detectable",
+    "draws_key",
     "holm",
     "holm_family",
     "improvement_ci",

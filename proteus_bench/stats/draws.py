@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
+
+
+def draws_key(task: str, draws: Mapping[str, str], indices: Iterable[int]) -> Hashable:
+    """Tasks of equal keys have, column by column, items of one draw: equal ``draws`` (by task; its own name where they are
+    not said), and indices in one order."""
+    return draws.get(task, task), tuple(indices)
 
 
 def pool_draws(tasks: Sequence[np.ndarray], keys: Sequence[Hashable]) -> tuple[list[np.ndarray], list[float]]:
